@@ -190,7 +190,7 @@ def test_zero_weight_gives_the_source_to_the_last_bit(what, request):
             np.testing.assert_array_equal(vars(same.steps_[name])[key], value)
     np.testing.assert_array_equal(trials(same)[0], trials(source)[0])
     assert same.adapted_["method"] == "labels"
-    assert "counts for nothing" in same.adapted_["notes"][0]
+    assert "give the target no influence" in same.adapted_["notes"][0]
 
 
 @pytest.mark.parametrize("options", [{"method": "sessions", "weights": (0, 0)}, {"method": "total", "weights": 0}])
@@ -561,7 +561,7 @@ def test_sessions_that_fall_apart_and_vary_less_tell_nothing(plda):
 @pytest.mark.parametrize("n", [1, 3])
 def test_too_few_clusters(well, n):
     X, _, session = clear(n, 11)
-    words = f"{n} clusters were found, fewer than 4: they tell nothing of how speakers differ"
+    words = f"{n} clusters were found, fewer than 4: they do not show how speakers differ"
     with pytest.warns(UserWarning, match=words):
         adapted = well.adapt(X, session=session)
     assert adapted.adapted_["target"]["clusters"] == n
@@ -666,7 +666,7 @@ def test_hostile_targets_give_no_nan(plda, backend):
         for method in ("kaldi", "total"):
             for n in (2, 5):
                 assert_sound(source.adapt(X[:n], method=method))
-            with pytest.raises(DuopldaError, match="1 recording of the target tells no covariance"):
+            with pytest.raises(DuopldaError, match="1 recording of the target does not show how recordings vary"):
                 source.adapt(X[:1], method=method, centre=1)
         for size in (1e4, 1e-4):
             assert_sound(source.adapt(size * X, speaker, session))
@@ -736,7 +736,7 @@ def test_statistics_suffice(plda, adapted, by_labels):
     alone = Statistics.from_arrays(X, None, session, n_folds=16)
     sessions = plda.adapt(alone)
     assert sessions.adapted_["method"] == "sessions"
-    assert "statistics cannot be clustered: their sessions alone are used" in sessions.adapted_["notes"]
+    assert "statistics cannot be clustered: only their sessions are used" in sessions.adapted_["notes"]
     assert off(sessions) < 0.6 * off(adapted("plda", "sessions", "centre"))
     for weights in ((0.3, 0.2), (1, 1), (0, 0.1)):
         options = {"method": "sessions", "weights": weights}

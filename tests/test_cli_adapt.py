@@ -339,7 +339,7 @@ def test_a_cluster_gives_the_same(folder, adapted, shards, address, tmp_path, wa
     [
         (["--method", "best"], 2, "'best' is not one of 'auto', 'labels', 'clusters'"),
         (["--weights", "much"], 2, "--weights 'much' must be numbers"),
-        (["--channels", "c"], 2, "--channels are of use with --speakers or --sessions"),
+        (["--channels", "c"], 2, "--channels need --speakers or --sessions"),
         (["--labels", "t", "--sessions", "s"], 2, "leave out --sessions"),
         (["--dask", "local", "--device", "cuda"], 2, "leave out --device"),
         (["--centre", "2"], 2, "centre"),
@@ -406,7 +406,7 @@ def test_few_clusters_tell_nothing_of_speakers_and_it_is_said(folder, tmp_path):
     write_map(tmp_path / "utt2sess", target.ids[few], target.session[few])
     prior = ["--prior", "0.9"]
     result = done(*command(folder, tmp_path / "a", "--sessions", tmp_path / "utt2sess", *prior))
-    assert "fewer than 4: they tell nothing of how speakers differ" in result.stderr
+    assert "fewer than 4: they do not show how speakers differ" in result.stderr
     source, new = Backend.load(at / "m"), Backend.load(tmp_path / "a")
     assert list(new.adapted_["shares"]) == ["total"]  # as if nothing were known
     assert np.abs(new.steps_["center"].mean_ - source.steps_["center"].mean_).max() > 0.1

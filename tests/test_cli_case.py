@@ -166,7 +166,7 @@ def test_nothing_is_replaced_without_force(path, assessed):
 def test_a_file_where_the_folder_should_be(path):
     result = duoplda("case", path, "--out", path)
     assert result.exit_code == 1
-    assert "exists and is no folder" in result.stderr
+    assert "exists and is not a folder" in result.stderr
 
 
 # -- refusals: no ratio, and what to do

@@ -123,7 +123,7 @@ def test_pairs_that_are_known(tmp_path, folder):
     (tmp_path / "truth").write_text(" ".join([*apart, "target"]) + "\n")
     failed = duoplda(*clustering(folder, tmp_path / "p", "--must-link", tmp_path / "truth"))
     assert failed.exit_code == 1
-    assert "give pairs alone" in failed.stderr
+    assert "give only pairs" in failed.stderr
     write_map(tmp_path / "strange", ["nobody"], [apart[1]])
     for option in ("--must-link", "--cannot-link"):
         failed = duoplda(*clustering(folder, tmp_path / "p", option, tmp_path / "strange"))

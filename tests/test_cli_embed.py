@@ -136,12 +136,12 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_written(folder, tmp
         (["--noises", "noises"], 2, "--noises is for --copies"),
         (["--copies", "clean,mud"], 2, "--copies are clean, noise"),
         (["--copies", "noise,noise"], 2, "names a kind twice"),
-        (["--labels-out", "same.csv", "--quality-out", "same.csv"], 2, "two outputs have one name"),
+        (["--labels-out", "same.csv", "--quality-out", "same.csv"], 2, "two outputs have the same name"),
         (["--windows", 0.1], 1, "too short"),
         (["--channel", 2], 1, "no channel 2"),
         (["--extractor", "audio/s0/r0.wav"], 1, "no ONNX file"),
         (["--silero", "tiny.onnx"], 1, "tiny.onnx: has the inputs x and the outputs e"),
-        (["--quality-out", "quality.txt"], 2, "quality.txt is to be a table"),
+        (["--quality-out", "quality.txt"], 2, "quality.txt must be a table"),
     ],
 )
 def test_wrong_options(folder, tmp_path, monkeypatch, options, code, message):

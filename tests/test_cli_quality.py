@@ -196,7 +196,7 @@ def test_missing_rows(files: Files) -> None:
     assert len(read_scores(files.path("out.txt"))) == len(files.target) - left
     table.write_text("recording\tduration\nelsewhere\t1\n")
     done = files.learn("--allow-missing", "--force")
-    assert (done.exit_code, "describes both sides of no trial" in done.stderr) == (1, True)
+    assert (done.exit_code, "does not describe both sides of any trial" in done.stderr) == (1, True)
 
 
 def test_options_that_do_not_go_together(files: Files) -> None:

@@ -857,7 +857,7 @@ def test_lda_to_as_many_dimensions_as_all_speakers_allow(criterion):
     for lda in (12, 16):
         backend = Backend(lda=lda, plda=PLDA(shrinkage="auto", criterion=criterion))
         told = criterion == "decision" and lda == 16
-        words = "without the speakers of one fold, .* steps that have seen their speakers"
+        words = "without the speakers of one fold, .* steps before held-out trials have seen their speakers"
         with pytest.warns(UserWarning, match=words) if told else nullcontext():
             backend.fit(made.X, made.speaker, session=made.session)
 

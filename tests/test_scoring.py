@@ -375,7 +375,7 @@ def test_what_is_wrong_with_recordings_is_named(backend, models):
     twice = Parts(data(rows=slice(0, 5)), data(rows=slice(3, 9)))
     with pytest.raises(DuopldaError, match="2 recordings were read twice: 'utt0003', 'utt0004'"):
         list(scoring.score(backend, models, twice, wanted=IDS[:9]))
-    with pytest.raises(DuopldaError, match="use one kind"):
+    with pytest.raises(DuopldaError, match="use ids of one type"):
         list(scoring.score(backend, models, data(), wanted=[1, 2]))
 
 

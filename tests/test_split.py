@@ -294,7 +294,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(folder: Path) -> None:
         (["--labels", "labels.csv", "--speakers", "utt2spk", "--out", "data"], 2, "leave out --speakers"),
         (["--labels", "labels.csv", "--dev", "many", "--out", "data"], 2, "'many' must be a whole number (30)"),
         (["--labels", "labels.csv", "--dev", "400", "--out", "data"], 1, "there are 40: take fewer"),
-        (["--labels", "labels.csv", "--out", "x.npz"], 1, "x.npz: exists and is no folder"),
+        (["--labels", "labels.csv", "--out", "x.npz"], 1, "x.npz: exists and is not a folder"),
         (["--labels", "labels.csv", "--columns", "speaker=who", "--out", "data"], 1, "who"),
     ],
 )

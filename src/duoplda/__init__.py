@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 __all__ = ["PLDA", "Backend", "DomainWarning", "DuopldaError", "Posterior", "Recordings", "Sides", "Statistics"]
 __all__ += ["__version__", "advise", "enroll_recordings", "score", "split"]
 
-# Imported when first asked for: the command line's help must not wait for SciPy and scikit-learn.
+# Each is imported on first use, because the help of the command line must not wait for SciPy and scikit-learn.
 _ROOMS = {
     "PLDA": "estimators.plda",
     "Backend": "estimators.backend",

@@ -1,8 +1,8 @@
 """The command line: one file per command.
 
-A command runs the one function of `duoplda.workflows` that does its work, whose parameters are its options, and prints
-what that gives. `_commands` makes the one that is typed; what its function needs is imported when it runs, so that the
-help starts at once.
+A command runs the one function of `duoplda.workflows` that does its work, and prints what that returns. The parameters
+of this function are the options of the command. `_commands` makes only the command that is typed, and the function is
+imported only when it runs, so that the help starts at once.
 """
 
 from textwrap import indent
@@ -19,14 +19,14 @@ from duoplda.cli._terminal import result, standard_streams
 SUMMARIES = {
     "demo": "Make data, train, score and write a report.",
     "embed": "Make embeddings of audio, of its windows and of copies.",
-    "advise": "Say what labels can teach a model, before training.",
+    "advise": "Say what labels allow a model to learn, before training.",
     "split": "Deal speakers to training, development and evaluation.",
     "train": "Train a model on embeddings with speakers and sessions.",
     "adapt": "Adapt a model to recordings of another domain.",
     "enroll": "Enroll speakers, or change a file of enrolled speakers.",
-    "score": "Score trials: log-likelihood ratios of one speaker.",
+    "score": "Score trials: log-likelihood ratios for one speaker or two.",
     "voices": "List and change the known voices of a registry.",
-    "identify": "Say who recordings are, of the known voices.",
+    "identify": "Say which of the known voices recordings are of.",
     "cluster": "Put recordings into clusters, one for each speaker.",
     "link": "Find the same people among speakers of several files.",
     "diarize": "Find who speaks when in files.",
@@ -46,7 +46,7 @@ EXIT_CODES = "\b\nExit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 int
 
 
 class Commands(typer.core.TyperGroup):
-    """All commands by name and summary; the one that is typed is made."""
+    """All commands by name and summary; only the one that is typed is made."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
@@ -87,4 +87,4 @@ def _top(version: bool = typer.Option(False, "--version", help="Print the versio
 
 
 for _name, _summary in SUMMARIES.items():
-    app.command(_name, short_help=_summary)(lambda: None)  # for the list of commands
+    app.command(_name, short_help=_summary)(lambda: None)  # a placeholder with the summary, for the list of commands

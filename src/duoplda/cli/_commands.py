@@ -1,9 +1,9 @@
-"""How a command is made of its workflow: the parameters of the one are the options of the other.
+"""Making a command from its workflow: the parameters of the workflow become the options of the command.
 
-`duoplda score` is the function `score` of `duoplda.cli.score`: its docstring is the help, it runs the function `score`
-of `duoplda.workflows.score`, and prints what that gives. The types and the help of options stand in
-`duoplda.workflows.option`, their names and defaults in the signature of the workflow. That is read from the source: to
-import a workflow brings in SciPy and scikit-learn, and the help must not wait for these.
+`duoplda score` is the function `score` of `duoplda.cli.score`. Its docstring is the help; it runs the function `score`
+of `duoplda.workflows.score`, and prints what that returns. The types and the help of options are in
+`duoplda.workflows.option`, their names and defaults in the signature of the workflow. The signature is read from the
+source, because importing a workflow would import SciPy and scikit-learn, for which the help must not wait.
 """
 
 import ast
@@ -35,16 +35,16 @@ class Run:
     """What was typed, and the one workflow that does its work."""
 
     name: str
-    given: Mapping[str, Any]  # all options of the workflow
+    given: Mapping[str, Any]  # the values of all options, by the names of the parameters
     quiet: bool
     json: bool
     note: option.Note
 
     def __call__(self, doing: str | None = None, **more: Any) -> Any:
-        """Do the work and return what it gives; a progress bar says what is being done, if that has a name.
+        """Run the workflow and return its result; if `doing` names the work, a progress bar shows it.
 
-        `more` are parameters of the workflow that are no options. Of those, it gets these where it has them: `note` and
-        `show`, for messages and progress, and `command`, what was typed.
+        `more` are parameters of the workflow that are not options. `note` and `show`, for messages and progress, and
+        `command`, the command line, are passed to workflows that have them.
         """
         workflow = getattr(importlib.import_module(f"duoplda.workflows.{self.name}"), self.name)
         with progress_bar(None if self.quiet else doing) as show:
@@ -63,9 +63,9 @@ class Declared(NamedTuple):
     flag: str  # how it is typed
 
     def parameter(self) -> inspect.Parameter:
-        """The same as typer wants it."""
+        """The parameter of a function from which typer makes the option."""
         kind, default = _type_of_typer(self.kind), self.default
-        if self.option.read is not None:  # a text for typer; `value` reads it, where errors are one line
+        if self.option.read is not None:  # typer takes it as a text; `value` reads it, so that an error is one line
             kind = str | None if default is None else str
             default = default if default in (..., None) else str(default)
         names = [] if self.option.argument else [self.flag]
@@ -82,7 +82,7 @@ class Declared(NamedTuple):
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=kind)
 
     def value(self, typed: Any) -> Any:
-        """What was typed, as the workflow takes it."""
+        """The value for the workflow from what was typed."""
         if typed is None:
             return self.default
         if self.option.read is None:
@@ -94,7 +94,7 @@ class Declared(NamedTuple):
 
 
 def command(name: str, flags: Sequence[str]) -> tuple[Callable[..., None], str]:
-    """A command for typer, with the options of its workflow and these flags; and its examples."""
+    """The function of a command for typer, with the options of its workflow and these flags; and its examples."""
     module = importlib.import_module(f"duoplda.cli.{name}")
     present = getattr(module, name)
     options = {declared.name: declared for declared in options_of(name)}
@@ -115,7 +115,7 @@ def command(name: str, flags: Sequence[str]) -> tuple[Callable[..., None], str]:
 
 
 def options_of(name: str) -> list[Declared]:
-    """The parameters of a workflow that are annotated with a name of `option`, as they stand in its source."""
+    """The parameters of a workflow that are annotated with a name of `option`, read from its source."""
     source = Path(workflows.__path__[0], f"{name}.py").read_text(encoding="utf-8")
     (workflow,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name)
     positional = workflow.args.args
@@ -134,22 +134,22 @@ def options_of(name: str) -> list[Declared]:
 
 
 def _type_of_typer(kind: Any) -> Any:
-    """The type for typer: paths are `Path`, sequences lists, and a choice of words is an enumeration."""
+    """The type for typer: a path becomes `Path`, a sequence a list, and a choice of words an enumeration."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     first = parts[0]
     if get_origin(first) is Sequence:
         inner = _type_of_typer(get_args(first)[0])
         return list[inner] | None  # type: ignore[valid-type]
     if get_origin(first) is Literal:
-        enumeration: Any = StrEnum  # mypy takes no words that are known only here
+        enumeration: Any = StrEnum  # mypy refuses an enumeration of words that are not literals
         first = enumeration("Choice", [(word, word) for word in get_args(first)])
-    elif os.PathLike[str] in parts:  # a path may be a text, too
+    elif os.PathLike[str] in parts:  # `str | PathLike`: a path may also be a text
         first = Path
     return first | None if NoneType in parts else first
 
 
 def refuse_second_reader(typed: Mapping[str, Any]) -> None:
-    """Refuse a second option that reads standard input or the same pipe, which can be read once."""
+    """Refuse a second option that reads standard input or the same pipe: each can be read only once."""
     first: dict[str, str] = {}
     for flag, value in typed.items():
         for path in value if isinstance(value, list) else [value]:

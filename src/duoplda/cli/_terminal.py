@@ -1,4 +1,4 @@
-"""How commands meet the terminal: exit codes, errors, notes, progress. Light on purpose: `duoplda --help` imports it.
+"""Commands and the terminal: exit codes, errors, notes, progress. `duoplda --help` imports it, so it imports little.
 
 Exit codes: 0 done, 1 failure, 2 usage, 3 missing ids, 130 Ctrl-C. Results go to standard output or `--out`, everything
 else to standard error; progress bars only where that is a terminal.
@@ -43,9 +43,9 @@ Show = Callable[[int | None, str], None]
 
 @contextmanager
 def progress_bar(doing: str | None) -> Iterator[Show]:
-    """Give the block what shows its progress: a bar, where standard error is a terminal and there is something to say.
+    """Give the block a function that shows its progress as a bar, if `doing` names the work and there is a terminal.
 
-    It takes how much is done, if that is known, and a message.
+    The function takes how much is done, if that is known, and a message.
     """
     if doing is None or not sys.stderr.isatty():
         yield lambda done, message: None
@@ -61,22 +61,23 @@ def progress_bar(doing: str | None) -> Iterator[Show]:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Open what is closed of standard input, output and error (`2>&-`).
+    """Open those of standard input, output and error that are closed (`2>&-`).
 
-    Otherwise the next file that is opened would take the number of a closed stream, and get what others print. Notes
-    and errors go nowhere then; to print a result to a closed output is an error, and so is a list from a closed input.
+    Otherwise the next file that is opened would get the number of a closed stream, and what is printed would end up in
+    it. With a closed standard error, notes and errors are not shown. It is an error to print a result to a closed
+    output, or to read a list from a closed input.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            # It gets the lowest number that is free, which is this one. Output is opened for reading alone: whoever
-            # writes to it gets the error of a closed stream.
+            # The file gets the lowest free number, which is that of the stream. Output is opened only for reading, so
+            # that writing to it is an error, as for a closed stream.
             os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_WRONLY)
-            if name != "stdin":  # None says that it is closed
+            if name != "stdin":  # `sys.stdin` stays None, by which readers see that it is closed
                 setattr(sys, name, open(number, "w"))  # noqa: SIM115
     try:
-        with printing():  # the help and the version; commands see to theirs
+        with printing():  # for the help and the version; commands print by `result`
             yield
     except typer.Exit as end:
         sys.exit(end.exit_code)
@@ -87,14 +88,14 @@ def standard_streams() -> Iterator[None]:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """End the command where the block cannot print to standard output: it is closed, or a disk is full."""
+    """End the command if the block cannot print to standard output, which is closed or on a full disk."""
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # the reader has gone, as `head` does: nothing needs to be said
+        if not isinstance(error, BrokenPipeError):  # a reader such as `head` that has ended is no error
             _print_line("error", f"standard output: {error.strerror}")
-        # Python would try to write what is left at its end, and fail with 120.
+        # Otherwise Python would try to write the rest at its end, and fail with exit code 120.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(FAILURE) from None
 
@@ -106,12 +107,12 @@ def result(message: str) -> None:
 
 
 def result_json(value: object) -> None:
-    """Print a result as JSON on standard output; NumPy numbers and arrays are taken, NaN becomes null."""
+    """Print a result as JSON on standard output; numbers and arrays of NumPy are converted, NaN becomes null."""
     result(json.dumps(_as_json(value), indent=1))
 
 
 def _as_json(value: Any) -> Any:
-    """Numbers, lists and dictionaries that JSON knows."""
+    """A value in types that JSON has."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):
@@ -124,14 +125,14 @@ def _as_json(value: Any) -> Any:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Lines of a table: the first column to the left, the others to the right."""
+    """The lines of a table, with the first column aligned left and the others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def command_line() -> str:
-    """What was typed, quoted so that it can be pasted."""
+    """The command line that was typed, quoted so that it can be pasted."""
     return shlex.join(["duoplda", *sys.argv[1:]])
 
 
@@ -145,7 +146,7 @@ def fail(message: object, code: int = FAILURE) -> NoReturn:
 
 
 def print_note(message: str, keep: str = "\n") -> None:
-    """Print to standard error; where that cannot be written, the work counts, and not what is said about it."""
+    """Print to standard error; if that fails, the command goes on, as its result does not depend on a message."""
     with suppress(OSError):
         print(printable(message, keep=keep), file=sys.stderr, flush=True)
 
@@ -156,9 +157,9 @@ def _print_line(kind: str, message: object) -> None:
 
 @contextmanager
 def errors_in_one_line(flags: Mapping[str, str]) -> Iterator[None]:
-    """Make each error of the block one line and an exit code, and each warning one line.
+    """Show each error of the block as one line and an exit code, and each warning as one line.
 
-    In their messages names of options stand in backticks; they are shown as they are typed, which `flags` tell.
+    In messages, names of parameters stand in backticks; `flags` says how these options are typed.
     """
 
     def shown(message: object) -> str:

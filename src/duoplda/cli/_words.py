@@ -1,4 +1,4 @@
-"""What models, adaptations and clusterings are, in words for people."""
+"""Models, adaptations, clusterings and answers as lines of text."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from duoplda.errors import printable
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The summary of a model as lines for people."""
+    """The summary of a model as lines of text."""
     data = summary["data"]
     fit = summary["training"]
     lines = [
@@ -44,11 +44,11 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         lines += adaptation_lines(summary["adapted"])
     lines += [f"{name} of this model: {summary[name]}" for name in ("sha256", "fingerprint") if name in summary]
     lines += _origin_lines(summary["provenance"])
-    return [printable(line) for line in lines]  # names and texts in it come from the file
+    return [printable(line) for line in lines]  # names and texts come from the file, and may hold control characters
 
 
 def voice_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Who is enrolled in a file, as lines for people: how many, by which model, then a line for each."""
+    """A file of enrolled speakers as lines of text: how many there are, the model, and a line for each."""
     enrolled = summary["enrolled"]
     rows = [[name, *(f"{n:,}" for n in counts.values())] for name, counts in enrolled.items()]
     sums = ", ".join(f"{sum(c[what] for c in enrolled.values()):,} {what}" for what in ("sessions", "recordings"))
@@ -61,21 +61,21 @@ def voice_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def case_lines(numbers: Mapping[str, Any]) -> list[str]:
-    """What a case comes to, as lines for people."""
+    """The result of a case as lines of text."""
     words = numbers["words"]
     lines = [words["sentence"], words["interval"], words["verbal"], words["posterior"]]
     return [printable(line) for line in lines if line is not None]
 
 
 def change_line(action: str, voices: Sequence[Mapping[str, Any]]) -> str:
-    """That a change of a registry is done, and which voices it was about."""
+    """A line that says that a registry was changed, and which voices the change was about."""
     names = ", ".join(f"{voice['name']} ({voice['n_sessions']:,} sessions)" for voice in voices[:10])
     more = f", ... ({len(voices):,} in all)" if len(voices) > 10 else ""
     return f"{action}: done" + (f": {names}{more}" if voices else "")
 
 
 def registry_lines(voices: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The voices of a registry as lines; of one that came with its sessions, these."""
+    """The voices of a registry as lines of text, with the sessions of those that come with them."""
     rows = [["voice", "sessions", "recordings", "changed", "by"]]
     for voice in voices:
         counts = [f"{voice[what]:,}" for what in ("n_sessions", "n_recordings")]
@@ -91,7 +91,7 @@ def registry_lines(voices: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def answer_lines(answers: Mapping[str, Mapping[str, Any]], note: Callable[[str], None]) -> list[str]:
-    """Who recordings are, a line for each; that they are unlike the training data is told once."""
+    """Answers as a line for each recording; a note says once that recordings are unlike the training data."""
     warnings = [answer["domain_warning"] for answer in answers.values() if answer["domain_warning"]]
     if warnings:
         note(f"{len(warnings):,} of {len(answers):,}: {warnings[0]}")
@@ -104,7 +104,7 @@ def answer_lines(answers: Mapping[str, Mapping[str, Any]], note: Callable[[str],
 
 
 def _choice_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What held-out trials chose, and the calibration."""
+    """The lines on what held-out trials chose, and on the calibration."""
     lines = []
     ranked = summary["model_costs"]
     if ranked:
@@ -135,13 +135,13 @@ def _choice_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def bounds_line(known: Mapping[str, Any]) -> str:
-    """Within which bounds a calibration keeps its ratios."""
+    """A line on the bounds within which a calibration keeps ratios."""
     lower, upper = (known[name] / math.log(10) for name in ("lower", "upper"))
     return f"ratios are kept within 10^{lower:.2f} .. 10^{upper:.2f}, which its trials support ({known['bounds']})"
 
 
 def structure_lines(known: Mapping[str, float]) -> list[str]:
-    """A calibration by the structure of trials."""
+    """Lines on a calibration by the structure of trials."""
     ends = "; ".join(
         f"scale {known[f'scale_at_{end}']:.4g}, offset {known[f'offset_at_{end}']:.4g} where {known[end]:.3g} nats are "
         "expected of one speaker"
@@ -155,7 +155,7 @@ def structure_lines(known: Mapping[str, float]) -> list[str]:
 
 
 def adaptation_lines(story: Mapping[str, Any]) -> list[str]:
-    """`Backend.adapted_` as lines for people; an adaptation before this one comes last."""
+    """`Backend.adapted_` as lines of text; earlier adaptations come last."""
     counts = ", ".join(f"{n:,} {what}" for what, n in story["target"].items())
     why = story["reasons"]
     lines = [f"adapted to: {counts} (method {story['method']}: {why['method']})"]
@@ -179,7 +179,7 @@ def adaptation_lines(story: Mapping[str, Any]) -> list[str]:
 
 
 def _origin_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Where a model comes from, as lines; those of an adaptation say so."""
+    """Lines on where a model comes from; those on an adaptation begin with that word."""
     lines = []
     for name, value in provenance.items():
         if name in ("adaptation", "before") and isinstance(value, dict):
@@ -192,7 +192,7 @@ def _origin_lines(provenance: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def present_clusters(summary: Mapping[str, Any], run: Run) -> None:
-    """Say how many speakers there are and what is doubtful, or print it as JSON."""
+    """Print how many speakers there are and which clusters are doubtful, as notes or as JSON."""
     if run.json:
         result_json({"out": str(run.given["out"]), **summary})
         return

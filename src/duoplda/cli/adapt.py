@@ -1,4 +1,4 @@
-"""`duoplda adapt`: a model for another domain, by recordings of that domain."""
+"""`duoplda adapt`: adapt a model to another domain by recordings of that domain."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
@@ -11,12 +11,13 @@ duoplda adapt --model m.safetensors --embeddings shards/ --method total --dask l
 
 
 def adapt(run: Run) -> None:
-    """Adapt a model to recordings of another domain, as far as they are labelled.
+    """Adapt a model to recordings of another domain, with or without labels.
 
-    With speakers (at least 3) each level of the model moves towards the target's; with --sessions alone these are
-    clustered first; without either, all levels move with the total covariance. Where there are enough speakers or
-    clusters, held-out ones calibrate the ratios. A target like the source changes next to nothing. Embeddings are read
-    in chunks, and the model is written whole or not at all.
+    Do this where a warning says that recordings are unlike the training data: ratios there may be worse than none. The
+    more is labelled, the more it helps. With speakers (at least 3), each level of the model moves towards that of the
+    target; with --sessions alone, sessions are clustered first; without either, all levels move with the total
+    covariance. If there are enough speakers or clusters, held-out ones calibrate the ratios. A target like the source
+    changes next to nothing. Embeddings are read in chunks, and the model is written whole or not at all.
     """
     adapted = run("adapting")
     if run.json:

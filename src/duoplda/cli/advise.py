@@ -11,13 +11,14 @@ duoplda advise --labels x.parquet --json"""
 
 
 def advise(run: Run) -> None:
-    """Say what labels can teach a model, what `duoplda train` will choose for them and why, and which options pay.
+    """Say what labels can teach a model, what `duoplda train` will choose for them and why, and which options help.
 
-    docs/choosing.md has the same chart, with what was measured. The last line is a command to paste. Some limits depend
-    on the number of dimensions: give --embeddings to hear of them.
+    It looks at labels only: recordings may still be bad, or unlike those in use. docs/choosing.md explains the letters,
+    with measured figures. The last line is a command to paste. Some limits depend on the number of dimensions: give
+    --embeddings to learn about them.
 
-    Where no sessions are given, and ids look like copies (utt1, utt1-noise) or VoxCeleb's id/video/utterance, it says
-    which sessions these are, and how to give them to `duoplda train`.
+    If no sessions are given, and ids look like copies (utt1, utt1-noise) or like VoxCeleb's id/video/utterance, it says
+    which sessions these would be, and how to give them to `duoplda train`.
     """
     advice, commands = run()
     if run.json:

@@ -15,13 +15,16 @@ duoplda calibrate --scores dev.txt --trials key --quality table.tsv --speakers u
 
 
 def calibrate(run: Run) -> None:
-    """Learn a calibration on trials of known truth; write it, apply it to scores, or store it in a back-end.
+    """Learn to turn scores into likelihood ratios, on trials of known truth; write, apply or store the calibration.
 
-    pav is any rising map, kde that of two densities (not always rising), bootstrap an affine map with intervals, which
-    its file keeps; --bounds keeps ratios within what the trials support.
+    Learn on trials of speakers who were not in the training, recorded as in use: the calibration holds for such trials
+    only. affine is a scale and an offset; pav any rising map, for many trials; kde the ratio of two densities, which
+    need not rise; bootstrap an affine map with intervals, which its file keeps; fusion joins the scores of several
+    systems. --bounds keeps ratios within what the trials support.
 
-    --out NAME.safetensors gets the calibration; any other name gets calibrated scores: those of --apply, or --scores.
-    With --quality the columns of a table (duration, number of sessions, kind, ...) of both sides are learnt from, too.
+    If --out ends in .safetensors, the calibration is written there; otherwise the calibrated scores, those of --apply
+    or else of --scores. With --quality, the columns of a table about both sides (duration, number of sessions, kind,
+    ...) are used as well.
     """
     learnt = run()
     if learnt:
@@ -37,7 +40,7 @@ def calibrate(run: Run) -> None:
 
 
 def learnt_lines(learnt: Mapping[str, Any]) -> Iterator[str]:
-    """What was learnt, and how good it is."""
+    """The lines on what was learnt, and how good it is."""
     if learnt["method"] != "quality":
         bits = ", ".join(f"{value:.4f} {when}" for when, value in learnt["cllr_same_trials"].items())
         yield f"{learnt['method']} on {learnt['trials']:,} trials: Cllr {bits}, on these same trials"
@@ -47,7 +50,7 @@ def learnt_lines(learnt: Mapping[str, Any]) -> Iterator[str]:
     bits = learnt["cllr_cross_validated"]
     speakers = f"{learnt['folds']} folds of {learnt['speakers']:,} speakers"
     if not learnt["speakers_known"]:
-        speakers += " (--speakers is not given: ids that target trials link are taken for one)"
+        speakers += " (--speakers is not given: ids that target trials link count as one speaker)"
     yield f"quality on {learnt['trials']:,} trials, cross-validated by {speakers}:"
     yield f"Cllr {bits['before']:.4f} before, {bits['affine']:.4f} affine, {bits['quality']:.4f} with side information"
     yield f"on these same trials, with side information: Cllr {learnt['cllr_same_trials']:.4f}"

@@ -1,4 +1,4 @@
-"""`duoplda convert`: models of other tools to ours, and ours to theirs."""
+"""`duoplda convert`: convert models of other tools to ours, and ours to theirs."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result
@@ -16,9 +16,9 @@ def convert(run: Run) -> None:
     These are read: Kaldi Plda (binary, text), VBx and pyannote plda.npz, wespeaker and hyperion HDF5, and our own
     files; with --transform the pair of VBx (plda, transform.h5) or of pyannote and DiariZen (plda.npz,
     xvec_transform.npz). These are written: kaldi, hyperion (an SPLDA; OUT ends in .h5), duoplda (OUT ends in
-    .safetensors), and into the folder OUT the pairs vbx and pyannote, preprocessing included; if OUT ends in .npz, it
-    is a plda.npz without that. None of these tools has a session level: it becomes noise of each recording, and a
-    warning says how much that is. With --one-session it becomes part of the speaker instead, which is right for
+    .safetensors), and into the folder OUT the pairs vbx and pyannote, with the preprocessing; if OUT ends in .npz, it
+    is a plda.npz without preprocessing. None of these tools has a session level: it becomes noise of each recording,
+    and a warning says how much that is. With --one-session it becomes part of the speaker instead, which is right for
     diarisation if files were the sessions in training.
     """
     converted = run()

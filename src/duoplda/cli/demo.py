@@ -1,4 +1,4 @@
-"""`duoplda demo`: the main job on built-in data or on audio, as the commands that a user would type."""
+"""`duoplda demo`: run the main commands on built-in data or on audio, as a user would type them."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ DEMO_COMMANDS = f"""{TRAIN} --sessions OUT/utt2sess --out OUT/duoplda.safetensor
 report --scores OUT/duoplda.txt --scores OUT/simplified.txt --scores OUT/cosine.txt --trials OUT/trials.tsv \
 --model OUT/duoplda.safetensors --embeddings OUT/eval.scp --speakers OUT/utt2spk_eval --enroll OUT/enroll \
 --out OUT/report.html"""
-# To whiten takes more recordings than there are dimensions: a folder of somebody's own may hold a few people's.
+# Whitening needs more recordings than there are dimensions, and a folder of a user may hold those of a few people.
 TRAIN_AUDIO = "train --embeddings OUT/x.npz --no-whiten --labels OUT/train.csv"
 SCORE_AUDIO = "score --embeddings OUT/x.npz --enroll OUT/eval_enroll --trials OUT/eval_trials"
 AUDIO_COMMANDS = f"""embed --extractor EXTRACTOR --audio AUDIO --speakers SPEAKERS --copies {COPIES} \
@@ -43,11 +43,11 @@ report --scores OUT/duoplda.txt --scores OUT/simplified.txt --scores OUT/cosine.
 def demo(run: Run) -> None:
     """Make data, train, score and write a report, all in one folder; the commands are printed, so you can repeat them.
 
-    There are 300 speakers to train on and 50 to test on, drawn from a model in which a session is heard through several
-    channels. The report compares duoplda, simplified PLDA (every recording is a session of its own) and the cosine.
+    There are 300 speakers to train on and 50 to test on, drawn from a model in which a session is recorded through
+    several channels. The report compares duoplda, simplified PLDA (each recording is a session) and the cosine.
 
-    With --audio, the recordings of a folder and copies of them through simulated channels take the place of these data:
-    half of the speakers train, the others are tested. This needs: pip install 'duoplda[audio]'.
+    With --audio, the recordings of a folder and copies of them through simulated channels replace these data:
+    half of the speakers are for training, the others for testing. This needs: pip install 'duoplda[audio]'.
     """
     begin = time.monotonic()
     run.note(run())
@@ -66,7 +66,7 @@ def run_commands(run: Run) -> None:
     for line in (DEMO_COMMANDS if run.given["audio"] is None else AUDIO_COMMANDS).splitlines():
         arguments = [re.sub(r"^[A-Z]+", lambda word: str(given[word[0]]), part) for part in [*line.split(), "--force"]]
         result(shlex.join(["duoplda", *arguments]))
-        sys.argv = ["duoplda", *arguments]  # models and the page tell how they were made
+        sys.argv = ["duoplda", *arguments]  # models and the page record the command line that made them
         try:
             code = app([*arguments, "--quiet"] if run.quiet else arguments, standalone_mode=False)
         finally:

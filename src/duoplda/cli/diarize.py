@@ -1,4 +1,4 @@
-"""`duoplda diarize`: who speaks when, from embeddings of the windows of files to RTTM."""
+"""`duoplda diarize`: find who speaks when, from embeddings of windows of files, or from audio."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
@@ -12,12 +12,13 @@ duoplda diarize --model model.safetensors --embeddings x.ark --segments x.seg --
 
 
 def diarize(run: Run) -> None:
-    """Find who speaks when: segments of files go to speakers, and become turns.
+    """Find who speaks when: segments of files are given to speakers, and joined to turns.
 
     First labels come from exact likelihood ratios (or as VBx or pyannote finds them), then the HMM of VBx finds
-    speakers and changes. If sessions were utterances in training, segments are sessions: each counts as one of its own.
-    If sessions were files, segments are recordings: those of a speaker in one file are of one session.
-    Speakers are named after their file, or with --link alike in all files. Those of --speakers-known keep their names.
+    speakers and changes. The number of speakers may be wrong: give --speakers if you know it. If sessions were
+    utterances in training, each segment is a session; if sessions were files, the segments of a speaker in one file
+    are recordings of one session. Speakers are named after their file; with --link, a speaker of several files has one
+    name. Those of --speakers-known keep their names.
     """
     counts = run("reading embeddings")
     if run.json:

@@ -12,10 +12,10 @@ duoplda embed --extractor campplus.onnx --audio meeting.wav --windows 1.5 --out 
 def embed(run: Run) -> None:
     """Make embeddings of audio: of whole recordings, of segments, of windows where speech is, and of copies.
 
-    Any format and rate that libsndfile reads is taken. Recordings without speech get no embedding, and are named. Files
-    that cannot be read are named at the end, with exit code 1; all others are in the output, and once they are mended,
-    --resume --force embeds them alone. The number of threads (OMP_NUM_THREADS) changes nothing but the time. This
-    needs: pip install 'duoplda[audio]'.
+    Audio may have any format and rate that libsndfile reads. Recordings without speech get no embedding, and a note
+    names them. Files that cannot be read are named at the end, with exit code 1; all others are in the output, and when
+    the files are repaired, --resume --force embeds only these. The number of threads (OMP_NUM_THREADS) changes only the
+    time. This needs: pip install 'duoplda[audio]'.
     """
     counts = run("embedding")
     if run.json:

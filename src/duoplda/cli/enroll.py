@@ -1,4 +1,4 @@
-"""`duoplda enroll`: speakers in one file, enrolled once and scored as often as one likes."""
+"""`duoplda enroll`: write a file of enrolled speakers, who can then be scored any number of times."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
@@ -12,9 +12,10 @@ duoplda enroll --model model.safetensors --add-to voices.safetensors --remove an
 def enroll(run: Run) -> None:
     """Enroll speakers, or change a file of enrolled speakers.
 
-    A speaker is summed up by a few numbers, whatever the number of recordings. With --add-to, recordings of a known
-    speaker are added to these, and further recordings of a named session join it: the result is what enrolling all of
-    them at once would give. Recordings are not remembered: do not add one twice.
+    The file keeps a few numbers of each speaker, whatever the number of recordings. With --add-to, recordings of an
+    enrolled speaker are added to these, and further recordings of a named session join it: the result is that of
+    enrolling all of them at once. The file does not know which recordings it has: do not add one twice, as it would
+    count as new evidence.
     """
     voices = run("enrolling")
     n_sessions = int(voices.counts.sum())

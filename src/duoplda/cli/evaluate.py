@@ -1,4 +1,4 @@
-"""`duoplda evaluate`: how good scores, clusters and diarisation are."""
+"""`duoplda evaluate`: measure how good scores, clusters and diarisation are."""
 
 import math
 from collections.abc import Mapping
@@ -17,12 +17,13 @@ duoplda evaluate --clusters found.rttm --reference truth.rttm --collar 0.25"""
 def evaluate(run: Run) -> None:
     """Print how good scores are, or clusters, or diarisation.
 
-    Of natural-log likelihood ratios (--scores, --trials): EER, minDCF, actDCF, Cllr, minCllr and calibration loss.
-    Systems are compared on the same trials; if --speakers tells who speaks on both sides, values get 95 % intervals,
-    and --compare says whether one of two systems is better by more than these speakers' luck.
+    For natural-log likelihood ratios (--scores, --trials): EER, minDCF, actDCF, Cllr, minCllr and calibration loss.
+    Whoever decides by the ratios as they are should look at Cllr and actDCF; EER and the minima ignore bad calibration.
+    Systems are compared on the same trials. If --speakers says who speaks on both sides, values get 95 % intervals, and
+    --compare says whether the difference between two systems may be due to the choice of these speakers.
 
-    Of clusters (--clusters, --reference): B-cubed precision, recall and F, purity, coverage, NMI and the number of
-    clusters, with 95 % intervals over speakers. Of turns (both files are RTTM): the diarisation error rate.
+    For clusters (--clusters, --reference): B-cubed precision, recall and F, purity, coverage, NMI and the number of
+    clusters, with 95 % intervals over speakers. For turns (both files are RTTM): the diarisation error rate.
     """
     evaluation = run(progress=not run.quiet)
     if run.json:
@@ -36,7 +37,7 @@ def evaluate(run: Run) -> None:
 
 
 def present_scores(evaluation: Mapping[str, Any], bootstrap: int) -> None:
-    """Print the metrics of systems: a row for each, its intervals below it."""
+    """Print the metrics of systems: a row for each, with its intervals below."""
     counts = f"{evaluation['targets']:,} target, {evaluation['nontargets']:,} non-target"
     result(f"{evaluation['trials']:,} trials: {counts}")
     heads = {"eer": f"EER % ({evaluation['eer_definition']})", "cllr": "Cllr", "min_cllr": "minCllr"}
@@ -78,7 +79,7 @@ def present_support(systems: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def present_comparison(comparison: Mapping[str, Any], bootstrap: int, heads: Mapping[str, str]) -> None:
-    """Print the differences between two systems, and whether they are more than the luck of these speakers."""
+    """Print the differences between two systems, and whether they may be due to the choice of speakers."""
     first, second = comparison["systems"]
     rows = [[f"{first} less {second}", "difference", "95 % interval", ""]]
     for name, values in comparison.items():

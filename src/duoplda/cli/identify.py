@@ -1,4 +1,4 @@
-"""`duoplda identify`: who recordings are, of the known voices of a registry, or somebody else."""
+"""`duoplda identify`: say which of the known voices of a registry recordings are of, or somebody else."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
@@ -12,11 +12,12 @@ duoplda identify --registry voices.db --model model.safetensors --embeddings x.n
 
 
 def identify(run: Run) -> None:
-    """Say who recordings are: of the voices of a registry, or somebody else.
+    """Say which of the voices of a registry recordings are of, or that it is somebody else.
 
-    Each line has a recording (or session), what is decided by the costs (a name, `nobody` that is known, or `unsure`),
-    the probability of somebody else, and the most probable voices with their probabilities and log-likelihood ratios.
-    With the usual costs, what has a probability above .5 is accepted; a wrong name that costs 10 asks for .95.
+    Each line has a recording (or session), the decision that the costs lead to (a name, `nobody`, or `unsure`), the
+    probability of somebody else, and the most probable voices with their probabilities and log-likelihood ratios. The
+    probabilities depend on --prior, and are to be relied on only for recordings like the training data. With the usual
+    costs, a name is accepted if its probability is above .5; if a wrong name costs 10, it must be above .95.
     """
     answers = run("identifying")
     if run.json:

@@ -1,4 +1,4 @@
-"""`duoplda info`: what is in a model file or a file of enrolled speakers, in words."""
+"""`duoplda info`: print what is in a model file or in a file of enrolled speakers."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
@@ -13,13 +13,13 @@ duoplda info voices.safetensors"""
 def info(run: Run) -> None:
     """Print what is in a model, or who is enrolled in a file.
 
-    Of a model: its steps, its sizes, what it was trained on, and how. Inputs have their SHA-256, as `sha256sum` prints
-    it, and the fingerprint of embeddings goes by ids and vectors alone, whatever the format of the file. Of a file of
+    For a model: its steps, its sizes, what it was trained on, and how. Inputs have their SHA-256, as `sha256sum` prints
+    it; the fingerprint of embeddings depends only on ids and vectors, not on the format of the file. For a file of
     enrolled speakers: how many sessions and recordings each has, and the fingerprint of the model that enrolled them.
 
-    With --embeddings also how far these are from the training data: beyond the limit, ratios may mislead, and the model
-    should be adapted. Without --speakers each recording counts as a speaker of its own, and the limit is too low where
-    there are only a few speakers.
+    With --embeddings it also prints how far these are from the training data: beyond the limit, ratios may mislead, and
+    the model should be adapted. Without --speakers, the number of speakers is estimated from the recordings, and the
+    limit depends on it.
     """
     summary = run()
     if run.json:

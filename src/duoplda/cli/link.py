@@ -1,4 +1,4 @@
-"""`duoplda link`: speakers of several files, named file by file, get names that hold for all files."""
+"""`duoplda link`: find the same people among speakers who are named file by file."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._words import present_clusters
@@ -9,11 +9,12 @@ duoplda link --model m.safetensors --embeddings x.scp --local utt2spk --out utt2
 
 
 def link(run: Run) -> None:
-    """Link the speakers of several files: local speakers who are one person get one name.
+    """Find the same people among the speakers of several files: local speakers who are one person get one name.
 
     Local speakers come from RTTM, where a segment belongs to the speaker whose turns overlap it for the longest time,
     or from a list (--local), whose names count within a file if --segments says which file that is. All segments of a
-    local speaker are taken together. To the model each is a session of its own, or with `--segments-are recordings`
-    they are recordings of one session, as where the model was trained with files as sessions; --sessions has priority.
+    local speaker are enrolled together, so an error of the diarisation stays. To the model, each segment is a session,
+    or with `--segments-are recordings` they are recordings of one session, which is right if the model was trained with
+    files as sessions. --sessions has priority over both.
     """
     present_clusters(run("linking"), run)

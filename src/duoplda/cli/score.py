@@ -21,9 +21,11 @@ duoplda score --model model.safetensors --embeddings eval.scp --trials trials --
 def score(run: Run) -> None:
     """Score trials: natural-log likelihood ratios (log10 with --log10) that two sides are of one speaker.
 
-    With --matrix or --top, --trials only says which models and recordings are meant; without it, all of the models and
-    all of the test embeddings are. With --cohort, scores are normalised, and not calibrated. A warning tells where
-    recordings are unlike those that the model was trained on: its ratios may then mislead, see `duoplda adapt`.
+    A ratio above 0 speaks for one speaker, below 0 for two. Give --sessions if a side has copies of one recording:
+    otherwise these count as independent evidence. With --matrix or --top, --trials only says which models and
+    recordings to compare; without it, all models are compared with all test embeddings. With --cohort, scores are
+    normalised, and are not likelihood ratios until they are calibrated. A warning says where recordings are unlike the
+    training data: ratios may then mislead, and `duoplda adapt` helps.
     """
     both = run.json and run.given["out"] is None
     refuse(both, "--json prints a summary to standard output: give `out` for the scores")

@@ -1,4 +1,4 @@
-"""`duoplda serve`: known voices over HTTP, and a page for people."""
+"""`duoplda serve`: answer who is speaking, over HTTP and on a page for the browser."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result
@@ -11,7 +11,7 @@ duoplda serve --model model.safetensors --registry voices.db --host 0.0.0.0 --to
 def serve(run: Run) -> None:
     """Answer who is speaking, over HTTP and in a page for the browser.
 
-    The address is printed once requests are taken. Logs go to standard error, a JSON object on each line. SIGTERM or
-    Ctrl-C ends the service: it takes no more requests, and answers those that have come in.
+    The address is printed once the service takes requests. Logs go to standard error, a JSON object on each line.
+    SIGTERM or Ctrl-C ends the service: it takes no more requests, and answers those that have come in.
     """
     run(started=result)

@@ -1,4 +1,4 @@
-"""`duoplda split`: speakers for training, development and evaluation, with enrolments and trials."""
+"""`duoplda split`: divide speakers into training, development and evaluation, with enrolments and trials."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json, table
@@ -16,8 +16,8 @@ def split(run: Run) -> None:
     No speaker is in two parts, and no session on both sides of a trial: some sessions of each speaker are enrolled, and
     all recordings of the others are tested against all models. The folder gets train.csv, dev.csv and eval.csv, for
     --labels, --sessions and --speakers of other commands, and the lists dev_enroll, dev_trials, eval_enroll and
-    eval_trials. Parts are numbers of speakers (40) or fractions of all (0.25). Speakers who could have no target trial,
-    such as those with one session, are in train.csv alone.
+    eval_trials. The size of a part is a number of speakers (40) or a fraction of all (0.25). Speakers who can have no
+    target trial, such as those with one session, are only in train.csv.
     """
     counts = run()
     if run.json:

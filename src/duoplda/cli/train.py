@@ -1,4 +1,4 @@
-"""`duoplda train`: from embeddings and labels to a model."""
+"""`duoplda train`: train a model on embeddings and labels."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result_json
@@ -12,7 +12,12 @@ duoplda train --embeddings shards/ --labels shards/ --dask tcp://scheduler:8786 
 
 
 def train(run: Run) -> None:
-    """Train a model; embeddings are read in chunks, and the model is written whole or not at all."""
+    """Train a model on embeddings with speakers and, as far as they are known, sessions and kinds of channels.
+
+    Name the sessions wherever several recordings are of one conversation: otherwise ratios will be badly calibrated.
+    `duoplda advise` says what your labels allow. Expect calibrated ratios for recordings like these, and adapt the
+    model for others (`duoplda adapt`). Embeddings are read in chunks, and the model is written whole or not at all.
+    """
     backend = run("training")
     if run.json:
         result_json({"model": str(run.given["out"]), **backend.summary()})

@@ -1,4 +1,4 @@
-"""`duoplda voices`: who is in a registry of known voices, and changes of it."""
+"""`duoplda voices`: show and change a registry of known voices."""
 
 from duoplda.cli._commands import Run
 from duoplda.cli._terminal import result, result_json
@@ -22,9 +22,9 @@ duoplda voices import --registry postgresql+psycopg://host/voices --model m --fi
 def voices(run: Run) -> None:
     """List the known voices of a registry, or change them: one SQLite file, or a PostgreSQL database.
 
-    add makes the registry where there is none. What is removed is gone from the file, too. Several programs may use a
-    registry at a time. With `--keep embeddings`, voices can later be enrolled anew under another model (migrate). From
-    a snapshot of very many voices programs start faster.
+    add makes the registry if there is none. What is removed is also erased from the file. Several programs may use a
+    registry at the same time. With `--keep embeddings`, voices can later be enrolled anew with another model (migrate).
+    With very many voices, programs start faster from a snapshot.
     """
     told = run("voices")["voices"]
     if run.json:

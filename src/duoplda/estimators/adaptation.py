@@ -1,22 +1,21 @@
-"""Adapting a back-end to another domain: by labelled recordings, by their sessions alone, or by the recordings alone.
+"""Adapting a back-end to another domain by recordings whose speakers, or whose sessions, are known, or neither.
 
-The centring moves first; all that follows happens behind the chain's steps, where the PLDA is. With labels the levels
-of the model move towards those of the target (`duoplda.model.adaptation`). With sessions alone, these are put into
-clusters, which then are the speakers. Where speakers (or clusters) are enough, some of them are left out of the
-adaptation in turn: they choose among partitions into clusters, and calibrate the ratios
-(`duoplda.selection.adaptation`).
+The mean that the first step subtracts moves first; all that follows is about recordings after the steps, which is what
+the PLDA sees. If the speakers of the target are known, the levels of the model move towards those of the target
+(`duoplda.model.adaptation`). If only sessions are known, they are put into clusters, which then count as speakers. If
+there are enough speakers (or clusters), some of them are left out of the adaptation in turn: they choose among
+partitions into clusters, and calibrate the ratios (`duoplda.selection.adaptation`).
 
-Passes over the recordings: one for the mean (one more for each centring after the first, and one for the distance where
-the chain does not whiten), one for statistics; where nothing is known, one for a sample; with clusters, two for each of
-seven partitions at most. What is kept of all sessions while they are clustered are `ny + nx` numbers each; elsewhere
-nothing grows with the recordings.
+The recordings are read once for the mean, once more for each centring after the first, and once for the distance if the
+chain does not whiten; then once for statistics. If nothing is known of them, they are also read for a sample, and with
+clusters twice for each of at most seven partitions. While sessions are clustered, `ny + nx` numbers of each are in
+memory; nothing else grows with the number of recordings.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from numbers import Real
@@ -25,17 +24,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from duoplda.arrays import Array, Device, on_device, to_numpy
+from duoplda.arrays import Array, Device, on_device
 from duoplda.data.labels import KNOWN
 from duoplda.data.recordings import Recordings, Relabelled, as_recordings
-from duoplda.errors import DuopldaError, some
-from duoplda.estimators import checks, domain
-from duoplda.estimators.preprocessing import Center, through
+from duoplda.errors import DuopldaError
+from duoplda.estimators import checks
+from duoplda.estimators.preprocessing import through
 from duoplda.estimators.sessions import Enroll, SessionSides
+from duoplda.estimators.target import Steps, TargetPasses
 from duoplda.evaluation.calibration import AffineCalibration, StructureCalibration
 from duoplda.model import adaptation as levels_of
-from duoplda.model import anova
-from duoplda.model.adaptation import Levels, Move, SessionShares, Shares, Target, labelled
+from duoplda.model.adaptation import Move, SessionShares, Shares, Target, labelled
 from duoplda.model.parameters import Model
 from duoplda.model.sample import few
 from duoplda.model.shrinkage import Scales
@@ -50,9 +49,8 @@ if TYPE_CHECKING:
     from duoplda.estimators.plda import PLDA, ScoresTrials
 
 Source = TypeVar("Source", bound="ScoresTrials")
-Steps = dict[str, Any]  # fitted steps of preprocessing, by name
 
-METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each takes
+METHODS: dict[str, tuple[int, ...]] = {  # the numbers of weights that each method takes
     "auto": (),
     "labels": (3,),
     "clusters": (),
@@ -61,40 +59,41 @@ METHODS: dict[str, tuple[int, ...]] = {  # and the number of weights that each t
     "centre": (),
     "kaldi": (2, 3),
 }
-# Where nothing is known, so many recordings tell of covariances what one labelled speaker does. With 1 in the place of
+# If nothing is known, this many recordings teach as much about covariances as one labelled speaker. With 1 instead of
 # 10, 28 of the 39 cells with 3 to 10 speakers of the table in docs/adaptation.md were worse than no adaptation.
 RECORDINGS_OF_A_SPEAKER = 10
-# ... and clusters of so many of them count as speakers, whose own is a part of the mean: of 150 recordings, the mean
-# of the nine speakers of cvau would seem to scatter a third more than it does.
+# Clusters of a sample of this many recordings count as speakers, which tells how far the mean of the target scatters.
+# With 150, the mean of the nine speakers of cvau would seem to scatter a third more than it does.
 RECORDINGS_TO_CLUSTER = 300
-# The mean of a few speakers who are like the source's may be so many times as far away as it is on average.
+# The mean of a few speakers who are like the source's may be this many times as far away as it is on average.
 USUAL_SCATTER = 2.0
 FEWEST_CLUSTERS = 4  # of several sessions, to adapt covariances to: fewer tell next to nothing of how speakers differ
-# ... and so many of the sessions must be in them: those that are alone are of new speakers, or torn from theirs. With
-# one half for few clusters, too, drawn sessions of 10 speakers that varied three times as much did harm.
+# This share of the sessions must be in clusters of several: a single session is of a new speaker, or separated from
+# its own. With one half also for few clusters, drawn sessions of 10 speakers that varied three times as much did harm.
 LEAST_IN_COMPANY = 0.75
 LEAST_OF_MANY = 0.5
 MANY_CLUSTERS = 16
 FEWEST_OF_TRIALS = 5  # speakers or clusters: ways to adapt to fewer are not compared by trials between them
-ENOUGH_CLUSTERS = 8  # to calibrate with, more than of labelled speakers: some clusters are wrong
-TRUSTS = (1.0, 0.5)  # weights of ratios against the prior of a partition: those of an unadapted model are too large
-ODDS = (1.0, 2.0, 4.0)  # of the usual shares, from which trials choose: at most .8 of sessions and noise
-FOLDS = 16  # into which a pass divides speakers by their names; several of them make a fold of those left out
+ENOUGH_CLUSTERS = 8  # to calibrate with: more than labelled speakers (5), because some clusters are wrong
+# Weights of the ratios against the prior of a partition; 0.5, as the ratios of an unadapted model are too large.
+TRUSTS = (1.0, 0.5)
+ODDS = (1.0, 2.0, 4.0)  # factors on the odds of the usual shares: at most .8 of sessions and noise; trials choose
+FOLDS = 16  # the parts into which a pass divides speakers by their names; those left out together are several parts
 
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """An adaptation, and what came of it."""
+    """A model that is adapted in one way, and how good it is."""
 
     model: Model
     steps: Steps
-    centre: float  # how far the mean went
+    centre: float  # how far the mean moved, from 0 to 1
     shares: Mapping[str, float] = field(default_factory=dict)  # of the target, by level
     calibration: selection.HeldOutCalibration | None = None
-    chosen: Mapping[str, float] = field(default_factory=dict)  # what those left out chose, and by what gain
+    chosen: Mapping[str, float] = field(default_factory=dict)  # levels that those left out chose, and their gain
     notes: tuple[str, ...] = ()
     n_clusters: int = 0
-    kappa: float | None = None  # what sessions of one occasion have in common, where trials across occasions told
+    kappa: float | None = None  # what sessions of one occasion have in common, if trials across occasions told
     cost: float = 1.0  # of trials between those left out; 1: they tell nothing, or there are none
 
 
@@ -142,29 +141,27 @@ def adapt(
         if not all(0 <= weight < np.inf for weight in numbers) or (method != "kaldi" and max(numbers) > 1):
             raise DuopldaError(f"weights={weights!r} must be numbers from 0 to 1")
     fixed = None if centre is None else float(centre)
-    return Adaptation(source, target, method, numbers, fixed, prior, device, observer).run()
+    passes = TargetPasses(source, target, fixed, device)
+    return Adaptation(passes, method, numbers, prior, observer).run()
 
 
 @dataclass(eq=False)
 class Adaptation:
-    """One chain on its way to another domain; `story` tells what was done, and why."""
+    """The adaptation of one chain to one target; `story` records what is done and why."""
 
-    source: ScoresTrials
-    target: Recordings | Statistics
+    passes: TargetPasses  # over the recordings of the target
     method: str
     weights: tuple[float, ...]
-    centre: float | None  # how far the mean goes, if that was given
     prior: float
-    device: Any
     observer: Observer
 
     def __post_init__(self) -> None:
-        plda = self.source.plda_
-        self.known = self.target.known
-        self.levels = Levels(plda.model_, to_numpy(plda.channel_priors_))
-        self.partitions: dict[tuple[str, float], Relabelled] = {}  # by the name of the model, and trust in its ratios
-        self.posteriors: dict[str, float] = {}  # of those partitions that trust ratios wholly, logs
-        self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions: two models may find the same ones
+        self.source = self.passes.source
+        self.target = self.passes.recordings
+        self.levels = self.passes.levels
+        self.partitions: dict[tuple[str, float], Relabelled] = {}  # by model and weight of its ratios
+        self.posteriors: dict[str, float] = {}  # logs, of the partitions with weight 1, by the name of the model
+        self.tried: dict[bytes, Adapted] = {}  # by the clusters of all sessions, which two models may both find
         self.story: dict[str, Any] = {"method": self.method, "notes": [], "reasons": {"method": "as asked for"}}
 
     def run(self) -> Any:
@@ -176,18 +173,20 @@ class Adaptation:
                 "sessions": ("clusters", "the target's sessions are known"),
                 "nothing": ("total", "nothing is known of the target's recordings"),
             }
-            self.method, self.story["reasons"]["method"] = methods_by_labels[self.known]
+            self.method, self.story["reasons"]["method"] = methods_by_labels[self.passes.known]
             if self.method == "clusters" and is_statistics:
                 self.method = "sessions"
-                self._note("statistics cannot be clustered: their sessions alone are used")
+                self._note("statistics cannot be clustered: only their sessions are used")
             self.story["method"] = self.method
         needs = {"labels": "speakers", "clusters": "sessions", "sessions": "sessions"}.get(self.method, "nothing")
-        if KNOWN.index(self.known) > KNOWN.index(needs):
-            cause = f"needs {needs} of the target's recordings, and {self.known} is known"
+        if KNOWN.index(self.passes.known) > KNOWN.index(needs):
+            cause = f"needs {needs} of the target's recordings, and {self.passes.known} is known"
             raise DuopldaError(f"method={self.method!r} {cause}")
         if self.method == "clusters" and is_statistics:
             raise DuopldaError("statistics cannot be clustered: give recordings, or use method='sessions'")
-        self._survey()
+        # A first look at the target refuses vectors of no use before any work is done.
+        self.story["target"] = self.passes.survey()
+        self.story["distance"] = self.passes.domain.distance
         methods = {
             "labels": self._by_labels,
             "clusters": self._by_clusters,
@@ -199,101 +198,12 @@ class Adaptation:
         return self._result(methods[self.method]())
 
     def _stage(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
-        """What a stage computes, or what an earlier run has computed."""
+        """The results of a stage: computed now, or by an earlier run that was interrupted."""
         kept = self.observer.stage(name)
         if kept is None:
             kept = compute()
             self.observer.stage_done(name, kept)
         return kept
-
-    # -- passes over the target
-
-    def statistics(self, steps: Steps, n_folds: int = 0, recordings: Recordings | None = None) -> Statistics:
-        """Of the target (or of some of its recordings, with labels of clusters) behind some steps.
-
-        Where nothing is known of the recordings, the statistics tell their mean and covariance alone.
-        """
-        target = recordings or self.target
-        if isinstance(target, Statistics):
-            return target
-        transform = partial(through, steps) if steps else None
-        if self.known == "nothing" and recordings is None:
-            return Statistics.unlabelled(target, transform, device=self.device)
-        return Statistics.of(target, transform, n_folds=n_folds, device=self.device)
-
-    def _survey(self) -> None:
-        """A first look at the target: its size, and the distance of its mean from the source."""
-        steps = self.source.steps_
-        plda = self.source.plda_
-        raw = self.statistics({})
-        n = int(raw.n_recordings)
-        wanted = self.source.n_features_in_
-        if raw.d != wanted:
-            raise DuopldaError(f"the target's vectors have {raw.d} dimensions, the model takes {wanted}")
-        mean = _mean(raw)
-        variances = np.diagonal(to_numpy(anova.total_covariance(raw)))
-        # Rounding leaves a constant column of numbers near m a variance of about (1e-16 m)^2.
-        constant = np.flatnonzero(variances <= 1e-24 * (np.abs(mean) + 1e-150) ** 2)
-        if len(constant) and n > 1:
-            remedy = "are these vectors of the same extractor?"
-            raise DuopldaError(f"columns {some(constant)} of the target are constant: {remedy}")
-        self.raw = raw
-        if domain.whitens(self.source):
-            seen = domain.Seen(n, n * (mean - next(iter(steps.values())).mean_))
-        else:
-            seen = domain.Seen(n, n * (_mean(self._measured()) - to_numpy(plda.mean_)))
-        self.domain = domain.measure(self.source, seen, int(raw.n_speakers))
-        if not self.domain.distance < 1e30:  # 1e15 standard deviations away, doubles do not tell recordings apart
-            cause = f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's"
-            raise DuopldaError(f"{cause}: give vectors of the same extractor, on the same scale")
-        counts = {"recordings": n}
-        if self.known != "nothing":
-            counts["sessions"] = int(raw.n_sessions)
-        if self.known == "speakers":
-            counts["speakers"] = len(raw.speaker_ids)
-        self.story |= {"target": counts, "distance": self.domain.distance}
-
-    def _measured(self, recordings: Recordings | None = None) -> Statistics:
-        """Of the target (or of its recordings with other labels) in the space in which distances are measured."""
-        steps = {} if domain.whitens(self.source) else self.source.steps_
-        return self.statistics(steps, 0, recordings) if steps or recordings is not None else self.raw
-
-    def _centring(
-        self, n_speakers: float | None, stats: Statistics | None = None, scatter: float | None = None
-    ) -> tuple[float, Steps]:
-        """How far the mean goes, where it is that of so many speakers, and the steps that are centred so far.
-
-        Without a number of speakers, the mean goes all the way to the target's. A `centre` that was given decides.
-        `stats` are those of the speakers (or clusters) in the space of distances, where these are known: how far they
-        are from each other tells how far their mean may be from that of all speakers. `scatter` says so itself.
-        """
-        if self.centre is not None:
-            k = self.centre
-        elif n_speakers is None:
-            k = 1.0
-        else:
-            self.story["reasons"]["centre"] = f"a mean of about {n_speakers:.3g} speakers is partly their own"
-            if scatter is None:
-                scatter = self._scatter_of_speakers(n_speakers) if stats is None else self._scatter_of_mean(stats)
-            k = levels_of.centring(self.domain.distance, scatter)
-        steps: Steps = {}
-        for name, step in self.source.steps_.items():
-            if isinstance(step, Center) and k:
-                step = _moved_center(step, self.statistics(steps) if steps else self.raw, k)
-            steps[name] = step
-        return k, steps
-
-    def _scatter_of_speakers(self, n_speakers: float) -> float:
-        """How far the mean of so many speakers scatters, if they are like the source's."""
-        levels = self.levels
-        T = levels.B + levels.S + np.tensordot(levels.priors, levels.N, 1)
-        return float(np.trace(np.linalg.solve(T, levels.B))) / n_speakers
-
-    def _scatter_of_mean(self, stats: Statistics) -> float:
-        """How far the mean of the speakers of these statistics scatters, by what they show."""
-        deviations, weights = levels_of.scatter_of_mean(stats)
-        squares = [domain.distance(self.source, domain.Seen(1, row)) for row in deviations]
-        return float(weights @ squares)
 
     # -- methods
 
@@ -302,37 +212,39 @@ class Adaptation:
         if speakers < 3:
             remedy = "give more of them, or leave out their labels"
             raise DuopldaError(f"{speakers} labelled speakers are too few to adapt to (at least 3): {remedy}")
-        k, steps = self._centring(levels_of.effective_speakers(self.raw), self._measured())
-        return self._to_speakers("labels", self.statistics(steps, FOLDS), steps, k, enough=5)
+        k, steps = self.passes.centring(levels_of.effective_speakers(self.passes.raw), self.passes.measured())
+        return self._to_speakers("labels", self.passes.statistics(steps, FOLDS), steps, k, enough=5)
 
     def _by_sessions(self) -> Adapted:
-        """By given weights, or by what held-out sessions choose; of recordings, clusters are held out."""
+        """By the weights that were given, or else by shares that held-out sessions (of recordings: clusters) choose."""
         if not self.weights and not isinstance(self.target, Statistics):
             return self._by_clusters()
-        k, steps = self._centring(self.raw.n_sessions)
-        stats = self.statistics(steps, FOLDS)
+        k, steps = self.passes.centring(self.passes.raw.n_sessions)
+        stats = self.passes.statistics(steps, FOLDS)
         if not self.weights and not selection.have_folds(stats):
             remedy = "gather statistics with n_folds=16, or give weights"
             raise DuopldaError(f"held-out sessions choose the shares: {remedy}")
         return self._to_sessions(stats, steps, k)
 
     def _by_clusters(self) -> Adapted:
-        """Partitions by the source, by the source with other shares, and by what came of the best one, compete.
+        """Adapt to the best of several partitions of the sessions into clusters.
 
-        The source itself is among them: it stays where no move of levels makes clusters that are left out more likely.
-        Partitions that leave too many sessions alone do not compete; without any other, clusters are of no account.
-        With method="sessions" clusters choose the shares, and no more than that.
+        The source finds partitions, then the source with shares of the target, then the model that is adapted to the
+        best of these. A partition that leaves too many sessions alone does not count; if all do, clusters are not
+        used. The source stays as it is if no move of levels makes held-out clusters more likely. With
+        method="sessions", clusters only choose the shares.
         """
         # The source finds the first clusters, with its mean moved as if each session were of another speaker.
-        source = self._to_mean(*self._centring(self.raw.n_sessions))
+        source = self._to_mean(*self.passes.centring(self.passes.raw.n_sessions))
         first = self._partition("source", TRUSTS[0], source)
         n = len(first.sizes)
-        k, steps = self._centring(levels_of.effective_number(first.sizes), self._measured(first) if n > 1 else None)
+        measured = self.passes.measured(first) if n > 1 else None
+        k, steps = self.passes.centring(levels_of.effective_number(first.sizes), measured)
         if n < FEWEST_CLUSTERS:
             cause = f"{n} clusters were found, fewer than {FEWEST_CLUSTERS}"
-            self._note(f"{cause}: they tell nothing of how speakers differ", warn=True)
+            self._note(f"{cause}: they do not show how speakers differ", warn=True)
             return replace(self._by_total(first), n_clusters=n)
-        stats = self.statistics(steps, FOLDS, first)
+        stats = self.passes.statistics(steps, FOLDS, first)
         shared = self._to_sessions(stats, steps, k)
         if self.method == "sessions":
             return shared
@@ -344,10 +256,10 @@ class Adaptation:
         return min([best, *self._candidates("adapted", best, k, steps)], key=lambda adapted: adapted.cost)
 
     def _likeliest_growth(self, stats: Statistics, shared: Adapted) -> tuple[str, Adapted]:
-        """Where both levels above the noise move together: whether sessions take what grows.
+        """Where both levels above the noise move together: whether speakers or sessions take the variance that grows.
 
-        Sessions are equally likely while they are taken to be of different speakers; so the posteriors of the
-        partitions that the models find tell which is the likelier.
+        As long as each session is taken for another speaker, both models are equally likely. So the posteriors of the
+        partitions that the two models find tell which of them is more probable.
         """
         target = Target.of(self.levels.fitting(stats))
         shares = SessionShares(**shared.shares)
@@ -360,15 +272,15 @@ class Adaptation:
         return max(moved.items(), key=lambda item: self.posteriors[item[0]])
 
     def _without_clusters(self, first: Relabelled, stats: Statistics, shared: Adapted) -> Adapted:
-        """Clusters of several sessions are few, or leave too many sessions alone.
+        """Adapt where clusters of several sessions are few, or leave too many sessions alone.
 
-        Sessions are alone where they differ more than those of the source: then what has grown is taken to be at the
-        levels below the speakers. Otherwise there are few speakers, and it is as if nothing were known.
+        Sessions that differ more than those of the source end up alone: what has grown is then taken to be at the
+        levels below the speakers. Otherwise there are few speakers, and the target counts as if nothing were known.
         """
         target = Target.of(self.levels.fitting(stats))
         sessions_differ = _in_company(first.sizes) < LEAST_IN_COMPANY and self.levels.has_grown(target)
         if not sessions_differ or not any(shared.shares.values()):
-            self._note("few clusters have several sessions: what they tell of how speakers differ is not used")
+            self._note("few clusters have several sessions: they are not used to learn how speakers differ")
             return self._by_total(first)
         self._note(
             "many sessions are alone in their cluster: what has grown is taken to be at levels below the speakers"
@@ -377,55 +289,58 @@ class Adaptation:
         return replace(shared, model=model)
 
     def _by_centre(self) -> Adapted:
-        if self.known == "speakers":
-            return self._to_mean(*self._centring(levels_of.effective_speakers(self.raw), self._measured()))
-        return self._to_mean(*self._centring(self.raw.n_sessions))
+        if self.passes.known == "speakers":
+            n = levels_of.effective_speakers(self.passes.raw)
+            return self._to_mean(*self.passes.centring(n, self.passes.measured()))
+        return self._to_mean(*self.passes.centring(self.passes.raw.n_sessions))
 
     def _by_total(self, clusters: Relabelled | None = None) -> Adapted:
-        """All levels move, at most halfway, unless the target's mean is one that speakers like the source's have.
+        """Move all levels, at most halfway; but nothing if the target's mean is usual for speakers like the source's.
 
-        `clusters` of sessions tell how many speakers there are.
+        `clusters` of sessions, if there are any, tell how many speakers there are.
         """
         if self.weights:
             share = self.weights[0]
             stats, steps, k = self._centred(None)
             return Adapted(levels_of.through_total(self.levels, Target.of(stats), share, k), steps, k, {"total": share})
-        n_speakers, scatter = (None, None) if self.centre is not None else self._unknown_speakers(clusters)
+        n_speakers, scatter = (None, None) if self.passes.centre is not None else self._unknown_speakers(clusters)
         if scatter is not None:
-            usual = 0.06 * self.domain.n_dimensions + USUAL_SCATTER * scatter
-            if self.domain.distance <= usual:
+            distance = self.passes.domain.distance
+            usual = 0.06 * self.passes.domain.n_dimensions + USUAL_SCATTER * scatter
+            if distance <= usual:
                 self._note(
-                    f"the target's mean is at a squared distance of {self.domain.distance:.3g} from the source's, and "
+                    f"the target's mean is at a squared distance of {distance:.3g} from the source's, and "
                     f"up to {usual:.3g} is usual: the target is taken to be like the source, and nothing is changed"
                 )
                 return Adapted(self.levels.model, dict(self.source.steps_), 0.0, {"total": 0.0})
         if self.source.plda_.calibration_ is not None:
-            self._note("without speakers or sessions nothing calibrates: the source's calibration may not hold here")
+            cause = "without speakers or sessions there is nothing to calibrate with"
+            self._note(f"{cause}: the source's calibration may not hold here")
         stats, steps, k = self._centred(n_speakers, scatter)
-        n = max(1, round(self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
+        n = max(1, round(self.passes.raw.n_recordings / RECORDINGS_OF_A_SPEAKER))
         share = min(levels_of.LARGEST_SHARE, levels_of.speaker_share(n))
         model = levels_of.through_growing_total(self.levels, Target.of(stats), share, k)
         return Adapted(model, steps, k, {"total": share})
 
     def _unknown_speakers(self, clusters: Relabelled | None) -> tuple[float, float]:
-        """About how many speakers recordings of nobody known are of, and how far the mean of so many scatters.
+        """About how many speakers unlabelled recordings are of, and how far the mean of this many speakers scatters.
 
-        Clusters of sessions, or of some of the recordings, as they are, count as speakers. (Were they centred first,
-        those of a single speaker would fall apart.) One cluster shows no scatter: that of the source's speakers is the
-        least.
+        Clusters of sessions, or of a sample of the recordings, count as speakers. The recordings are not centred
+        first, as those of a single speaker would then fall apart. One cluster shows no scatter; so the scatter is at
+        least that of speakers like the source's.
         """
         if isinstance(self.target, Statistics):
-            n = max(1.0, self.raw.n_recordings / RECORDINGS_OF_A_SPEAKER)
-            return n, self._scatter_of_speakers(n)
+            n = max(1.0, self.passes.raw.n_recordings / RECORDINGS_OF_A_SPEAKER)
+            return n, self.passes.scatter_of_speakers(n)
         if clusters is not None:
-            stats = self._measured(clusters)
+            stats = self.passes.measured(clusters)
         else:
             X = few(self.target, RECORDINGS_TO_CLUSTER)
             sides = self._enroll(self.levels.model, self.source.steps_)(X, np.arange(len(X)))
-            stats = self._measured(Recordings.from_arrays(X, cluster(sides).labels))
+            stats = self.passes.measured(Recordings.from_arrays(X, cluster(sides).labels))
         n = levels_of.effective_speakers(stats)
-        least = self._scatter_of_speakers(n)
-        return n, max(self._scatter_of_mean(stats), least) if len(stats.speaker_ids) > 1 else least
+        least = self.passes.scatter_of_speakers(n)
+        return n, max(self.passes.scatter_of_mean(stats), least) if len(stats.speaker_ids) > 1 else least
 
     def _by_kaldi(self) -> Adapted:
         stats, steps, k = self._centred(None)
@@ -435,15 +350,16 @@ class Adaptation:
     # -- what the methods share
 
     def _centred(self, n_speakers: float | None, scatter: float | None = None) -> tuple[Statistics, Steps, float]:
-        """The target behind steps that are centred on it, as far as so many speakers allow; None: wholly."""
-        if self.raw.n_recordings < 2:
-            raise DuopldaError("1 recording of the target tells no covariance: give more, hundreds if you can")
-        k, steps = self._centring(n_speakers, scatter=scatter)
-        return self.levels.fitting(self.statistics(steps)), steps, k
+        """Statistics of the target after steps that are centred on it, as far as `n_speakers` allow; None: wholly."""
+        if self.passes.raw.n_recordings < 2:
+            cause = "1 recording of the target does not show how recordings vary"
+            raise DuopldaError(f"{cause}: give more, hundreds if you can")
+        k, steps = self.passes.centring(n_speakers, scatter=scatter)
+        return self.levels.fitting(self.passes.statistics(steps)), steps, k
 
     def _to_mean(self, k: float, steps: Steps) -> Adapted:
-        """The mean moves the part k of the way, and all covariances stay."""
-        target = Target.of(self.levels.fitting(self.statistics(steps)))
+        """Move the mean by the share k of the way; all covariances stay."""
+        target = Target.of(self.levels.fitting(self.passes.statistics(steps)))
         return Adapted(self.levels.result(self.levels.moved(target, k)), steps, k)
 
     def _to_sessions(self, stats: Statistics, steps: Steps, k: float) -> Adapted:
@@ -488,7 +404,7 @@ class Adaptation:
         gain = self._choose_levels(name, stats, candidates, lambda target, part, move: moved(target, move.shares(part)))
         moves = candidates[:1]  # the source
         if any(gain.move[:3]):
-            # Clusters may be wrong: by them, nothing goes further than usual.
+            # Clusters may be wrong: with them, no share becomes larger than usual.
             moves += [gain.move._replace(odds=odds) for odds in (ODDS[:1] if of_clusters else ODDS)]
         ways = [partial(adapted, move) for move in moves]
         n = len(stats.speaker_ids)
@@ -505,7 +421,7 @@ class Adaptation:
             decision.calibration,
             chosen={**_told(gain), "odds": move.odds},
             notes=decision.notes,
-            kappa=None if of_clusters else self._kappa(stats, steps, way),  # clusters tear occasions apart
+            kappa=None if of_clusters else self._kappa(stats, steps, way),  # clusters may divide an occasion
             cost=decision.cost,
         )
 
@@ -513,7 +429,7 @@ class Adaptation:
         """Adapt to speakers with the shares that were given; `enough` of them calibrate the ratios."""
         shares = Shares(*self.weights)
         if not (k or any(shares)):
-            self._note("the target counts for nothing: the source stays as it is")
+            self._note("the weights give the target no influence: the source stays as it is")
             return Adapted(self.levels.model, steps, k, shares._asdict())
 
         def adapted(part: Statistics) -> Model:
@@ -527,7 +443,7 @@ class Adaptation:
     def _calibrations(
         self, name: str, stats: Statistics, steps: Steps, ways: Sequence[selection.Way]
     ) -> list[selection.HeldOutCalibration]:
-        """By trials of those left out, for ways to adapt; none where no trials can be made."""
+        """A calibration for each way to adapt, from trials of those left out; none if no trials can be made."""
         if not selection.have_folds(stats):
             return []
 
@@ -540,7 +456,7 @@ class Adaptation:
         return [selection.HeldOutCalibration(*row) for row in kept["calibrations"].reshape(-1, 4).tolist()]
 
     def _kappa(self, stats: Statistics, steps: Steps, way: selection.Way) -> float | None:
-        """What sessions of one occasion have in common, for one way to adapt; None where nothing tells."""
+        """What sessions of one occasion have in common, for one way to adapt; None if no trials tell."""
         if not selection.have_folds(stats) or not know_occasions([fold.sample for fold in stats.folds]):
             return None
 
@@ -552,7 +468,7 @@ class Adaptation:
         return float(kappa[0]) if len(kappa) else None
 
     def _left_out(self, stats: Statistics, ways: Sequence[selection.Way], steps: Steps) -> selection.LeftOut:
-        """What trials of those left out of some ways to adapt are made of."""
+        """Everything that trials between those left out need, for some ways to adapt."""
         plda = self.source.plda_
         options = TrialOptions(checks.enrolment(plda.enrolment), checks.priors(plda.priors))
         return selection.LeftOut(self.levels, stats, ways, partial(through, steps), plda.scales_, options)
@@ -564,7 +480,7 @@ class Adaptation:
         candidates: Sequence[Move],
         adapted: Callable[[Target, Statistics, Move], Model],
     ) -> selection.Gain:
-        """The levels that those left out choose; all of them, where nobody can be left out."""
+        """The levels that those left out choose to move; all levels if nobody can be left out."""
         if not selection.have_folds(stats):
             self._note("without folds (Statistics.of(..., n_folds=16)) nothing is chosen by held-out speakers")
             return selection.Gain(candidates[-1], 0.0, 0.0)
@@ -579,22 +495,22 @@ class Adaptation:
     # -- clusters that stand for speakers
 
     def _partition(self, name: str, trust: float, adapted: Adapted) -> Relabelled:
-        """The recordings with clusters of their sessions, by an adapted model, as speakers."""
+        """The recordings with clusters of their sessions, which an adapted model finds, as speakers."""
         target = self.target
         assert isinstance(target, Recordings)
         if (name, trust) in self.partitions:
             return self.partitions[name, trust]
 
         def compute() -> Arrays:
-            job = SessionSides(self._enroll(adapted.model, adapted.steps), labelled=True, device=self.device)
+            job = SessionSides(self._enroll(adapted.model, adapted.steps), labelled=True, device=self.passes.device)
             sides = reduce(Sides.add, (part for _, _, part in target.map(job)))
             clusters = cluster(sides, prior=self.prior, weight=trust)
             order = np.argsort(clusters.ids)
             sessions = clusters.ids[order]
             labels = clusters.labels[order]
-            # Its first session names a cluster, so that names do not hang on the order in which clusters were found.
+            # A cluster gets the name of its first session, so that names do not depend on the order of the clusters.
             first = np.unique(labels, return_index=True)[1]
-            posterior = np.round([clusters.log_posterior], 6)  # the last digits hang on the order of recordings
+            posterior = np.round([clusters.log_posterior], 6)  # the last digits depend on the order of recordings
             return {"sessions": sessions, "speakers": sessions[first][labels], "posterior": posterior}
 
         kept = self._stage(f"partition {name} {trust:g}", compute)
@@ -604,16 +520,16 @@ class Adaptation:
         return self.partitions[name, trust]
 
     def _enroll(self, model: Model, steps: Steps) -> Enroll:
-        """`enroll` of a model behind some steps, without the scales, which serve trials and not partitions."""
+        """`enroll` of a model after some steps, without the scales: these are chosen for trials, not for partitions."""
         plda = self.source.plda_.with_model(model)
         plda.scales_ = Scales()
         return partial(_enrolled, plda, steps)
 
     def _candidates(self, name: str, model: Adapted, k: float, steps: Steps) -> list[Adapted]:
-        """Adaptations to the partitions that a model finds, but for those that leave too many sessions alone.
+        """Adaptations to the partitions that a model finds, without those that leave too many sessions alone.
 
-        The cost of a partition is that of trials between its clusters, each scored by a model that is adapted to the
-        others, as far as its sessions have company: those that are alone in their cluster tell nothing.
+        The cost of a partition is that of trials between its clusters, which are scored by models that are adapted to
+        other clusters. Sessions that are alone in their cluster count as sessions that tell nothing (a cost of 1).
         """
         candidates = []
         for trust in TRUSTS:
@@ -626,7 +542,7 @@ class Adaptation:
                 continue
             key = clusters.speakers.tobytes()
             if key not in self.tried:
-                stats = self.statistics(steps, FOLDS, clusters)
+                stats = self.passes.statistics(steps, FOLDS, clusters)
                 adapted = self._to_speakers(f"{name} {trust:g}", stats, steps, k, ENOUGH_CLUSTERS)
                 cost = 1 - covered * (1 - adapted.cost)
                 self.tried[key] = replace(adapted, n_clusters=len(sizes), cost=cost)
@@ -644,18 +560,34 @@ class Adaptation:
             warnings.warn(text, UserWarning, stacklevel=6)
 
     def _result(self, adapted: Adapted) -> ScoresTrials:
-        """The new chain. Scales stay; a calibration that the target gives replaces that of the source."""
+        """The new chain. Scales stay; if the target gives a calibration, it replaces that of the source."""
         source = self.source.plda_
         plda = source.with_model(adapted.model)
+        self._tell(adapted)
+        if adapted.kappa is not None:
+            plda.occasion_correlation_ = adapted.kappa
+            self._note(f"sessions of one occasion have a correlation of {adapted.kappa:g}, by trials across occasions")
+        if adapted.calibration is not None:
+            scale, offset, plda.cost_, _ = adapted.calibration
+            if isinstance(source.calibration_, StructureCalibration):
+                plda.calibration_ = source.calibration_.rescaled(scale, offset)
+            else:
+                plda.calibration_ = AffineCalibration.of(scale, offset)
+        plda.adapted_ = self.story
+        return self.source.with_plda(plda, adapted.steps)
+
+    def _tell(self, adapted: Adapted) -> None:
+        """Record what came of the adaptation, and by which rules."""
+        source = self.source.plda_
         rules = {
             "labels": "by the numbers of speakers, sessions and recordings",
             "clusters": "by the numbers of speakers, sessions and recordings",
-            "sessions": "chosen by those who were held out",
-            "centre": "the mean alone moves",
+            "sessions": "chosen by held-out sessions or clusters",
+            "centre": "only the mean moves",
         }
-        reasons = self.story["reasons"]
-        reasons.setdefault("centre", "as the method has it" if self.centre is None else "as given")
-        reasons["shares"] = "as given" if self.weights else rules.get(self.method, "as the method has it")
+        by_rule = "by the method" if self.passes.centre is None else "as given"
+        self.story["reasons"]["centre"] = self.passes.centre_reason or by_rule
+        self.story["reasons"]["shares"] = "as given" if self.weights else rules.get(self.method, "by the method")
         self.story["centre"] = adapted.centre
         self.story["shares"] = {name: float(share) for name, share in adapted.shares.items()}
         self.story["notes"] += adapted.notes
@@ -663,26 +595,16 @@ class Adaptation:
             self.story["chosen"] = dict(adapted.chosen)
         if adapted.n_clusters:
             self.story["target"]["clusters"] = adapted.n_clusters
-        if adapted.kappa is not None:
-            plda.occasion_correlation_ = adapted.kappa
-            self._note(f"sessions of one occasion have a correlation of {adapted.kappa:g}, by trials across occasions")
         if adapted.calibration is not None:
-            scale, offset, cost, _ = adapted.calibration
-            if isinstance(source.calibration_, StructureCalibration):
-                plda.calibration_ = source.calibration_.rescaled(scale, offset)
-            else:
-                plda.calibration_ = AffineCalibration.of(scale, offset)
-            plda.cost_ = cost
             what = "clusters" if "clusters" in self.story["target"] else "speakers"
             reason = f"from trials between {what} that were left out of the adaptation in turn"
-            self.story["calibration"] = {"scale": scale, "offset": offset, "cost": cost, "reason": reason}
+            values = {name: getattr(adapted.calibration, name) for name in ("scale", "offset", "cost")}
+            self.story["calibration"] = {**values, "reason": reason}
         else:
-            reason = "that of the source stays" if plda.calibration_ is not None else "there is none"
+            reason = "that of the source stays" if source.calibration_ is not None else "there is none"
             self.story["calibration"] = {"reason": reason}
         if source.adapted_ is not None:
             self.story["before"] = source.adapted_
-        plda.adapted_ = self.story
-        return self.source.with_plda(plda, adapted.steps)
 
 
 def _enrolled(
@@ -696,38 +618,17 @@ def _enrolled(
     *,
     device: Device = None,
 ) -> Sides:
-    """Recordings behind some steps as sides of a PLDA; workers of a cluster can be sent it, unlike a closure."""
+    """Enroll recordings after some steps. Workers of a cluster can be sent a function of a module, but no closure."""
     Z = through(steps, on_device(X, device), channel)
     return plda.enroll(Z, ids, session, channel, occasion, device=device)
 
 
 def _in_company(sizes: NDArray[Any]) -> float:
-    """The share of the sessions of clusters with so many sessions that are not alone."""
+    """The share of all sessions that are not alone in their cluster; `sizes` are numbers of sessions."""
     return float(sizes[sizes > 1].sum() / sizes.sum())
 
 
 def _told(gain: selection.Gain) -> dict[str, float]:
-    """What those left out chose, in numbers: 1 for levels that move, and the mean gain in nats with its error."""
+    """The choice of those left out in numbers: 1 for each level that moves; the mean gain in nats and its error."""
     chosen: dict[str, float] = {level: int(getattr(gain.move, level)) for level in ("speaker", "session", "noise")}
     return {**chosen, "gain": gain.mean, "error": gain.error}
-
-
-def _mean(stats: Statistics) -> NDArray[np.float64]:
-    """(d,) of all recordings."""
-    sums = zip(stats.blocks, stats.f, strict=True)
-    total = sum(to_numpy(f)[columns] for block, f in sums for _, _, columns in block.parts)
-    return to_numpy(stats.offset) + total / stats.n_recordings
-
-
-def _moved_center(step: Center, stats: Statistics, k: float) -> Center:
-    """A centring that goes the part k of the way to the target's mean, for each kind that the target has."""
-    new = copy(step)
-    shift = k * (_mean(stats) - step.mean_)
-    new.mean_ = step.mean_ + shift
-    new.channel_means_ = step.channel_means_ + shift
-    if step.by_channel:
-        means = to_numpy(stats.kind_means) + to_numpy(stats.offset)
-        for kind, mean in zip(stats.kinds.tolist(), means, strict=True):
-            for row in np.flatnonzero(step.channels_ == kind):
-                new.channel_means_[row] = step.channel_means_[row] + k * (mean - step.channel_means_[row])
-    return new

@@ -1,7 +1,7 @@
-"""What labels can teach a model, what training will choose for them, and what to do: docs/choosing.md for own data.
+"""What labels can teach a model, what training will choose for them, and what to do: docs/choosing.md for given data.
 
-No rule of training is repeated here. Random numbers stand in for the recordings and pass through the code of training:
-how many factors there are, and whether speakers and trials can be held out, depends on the labels alone.
+No rule of training is repeated here. Random numbers take the place of the recordings and go through the code of
+training: the number of factors, and whether speakers and trials can be held out, depend only on the labels.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from duoplda.model.statistics import Statistics
 from duoplda.selection.held_out import can_hold_out
 from duoplda.selection.trials import make_trials
 
-# The leaves of the chart of docs/choosing.md to which labels lead: what to do, and why. The page has what was measured.
+# The leaves of the chart of docs/choosing.md to which labels can lead: what to do, and why. The page has figures.
 LEAVES = {
     "A": (
         "Take another training set, or adapt a model from elsewhere.",
-        "Speakers and sessions cannot be told apart: another day would look like another speaker, and ratios are not "
-        "calibrated. If recordings of a speaker were made on several days, these are sessions: label them.",
+        "Speakers and sessions cannot be told apart: a speaker on another day would look like another speaker, and "
+        "ratios are not calibrated. If a speaker was recorded on several days, these are sessions: label them.",
     ),
     "B": (
-        "Simplified PLDA, which is chosen by itself.",
+        "Simplified PLDA, which is chosen automatically.",
         "Every session has one recording, so that the session level has little to add. Shrinkage still helps.",
     ),
     "C": (
-        "Two sources, speakers and sessions, which are chosen by themselves.",
+        "Two sources, speakers and sessions, which are chosen automatically.",
         "Copies of a recording no longer count as new evidence. That repairs calibration more than it lowers the EER.",
     ),
     "D": (
-        "A noise for each kind of channel, which is chosen by itself. Kinds need not be known in trials.",
+        "A noise for each kind of channel, which is chosen automatically. Kinds need not be known in trials.",
         "Recordings of a poor channel then count for less than those of a good one.",
     ),
     "E": (
@@ -62,11 +62,11 @@ LEAVES = {
         "With hundreds of speakers or fewer, maximum likelihood overfits, and its ratios are badly calibrated.",
     ),
     "H": (
-        "With so many speakers any shrinkage will do, and shrinkage='auto' costs time.",
+        "With this many speakers any shrinkage will do, and shrinkage='auto' costs time.",
         "On drawn data it changes nothing here. On real speech its calibration may still matter.",
     ),
     "L": (
-        "Name the sessions of enrolments, too (--sessions), where these have several recordings.",
+        "Also name the sessions of enrolments (--sessions) that have several recordings.",
         "Otherwise copies of one recording count as independent evidence for the speaker.",
     ),
 }
@@ -93,7 +93,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class ProposedSessions:
-    """Sessions that the ids of recordings seem to name, where nobody has named any."""
+    """Sessions that the ids of recordings seem to name, where no sessions are given."""
 
     form: str  # what ids look like, such as "copies" or "speaker/session/utterance"
     sessions: int  # how many there would be
@@ -105,22 +105,22 @@ class ProposedSessions:
 class Advice:
     """What labels allow, what training will choose, and what to do. `print` shows it as a page.
 
-    It speaks of labels only. Whether recordings are good, or like those that will be scored, is not looked at.
+    Only labels are examined: nothing is said of whether recordings are good, or like those that will be scored.
 
     Attributes
     ----------
-    counts : numbers of speakers, sessions and recordings, and of those that have several
-    sessions_per_speaker, recordings_per_session : the least, the median and the most
-    kinds : recordings of each kind of channel; empty: no kinds are named
-    dimensions : of the recordings, if they are known
-    levels : what can be learnt, and what cannot
+    counts : numbers of speakers, sessions and recordings, and of speakers and sessions that have several
+    sessions_per_speaker, recordings_per_session : the smallest number, the median and the largest
+    kinds : the number of recordings of each kind of channel; empty if no kinds are named
+    dimensions : the number of dimensions of the recordings, or None if it is not known
+    levels : which levels of the model can be learnt, and which cannot
     model : what `Backend()` and `duoplda train` will train: "plain", "two-source" or "kinds"; None: they will refuse
-    session_factors : whether it will have any
+    session_factors : whether the model will have session factors
     chosen_by : what will choose the shrinkage: "trials" of held-out speakers, their "likelihood", or "nothing"
-    calibrated : whether ratios will be
-    chosen : the same in words, with the reasons
+    calibrated : whether ratios will be calibrated
+    chosen : what training will choose, in words, with the reasons
     cautions : what to look at before training
-    leaves : those of the chart of docs/choosing.md to which the labels lead
+    leaves : the leaves of the chart of docs/choosing.md to which the labels lead
     proposed : sessions that the ids of the recordings seem to name, where none are given; or None
 
     Example
@@ -146,7 +146,7 @@ class Advice:
     proposed: ProposedSessions | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as numbers, texts, lists and dictionaries; without the name of the session of each recording."""
+        """The advice as numbers, texts, lists and dictionaries, without the session of each recording."""
         values = asdict(self)
         if self.proposed is not None:
             del values["proposed"]["names"]
@@ -169,8 +169,8 @@ def advise(
     Parameters
     ----------
     speaker, session, channel : (N,) labels as for `Backend.fit`; or `Recordings` or `Labels` in place of the first
-    ids : (N,) names of the recordings: where no sessions are given, they may name them
-    dimensions : of the recordings, where they are known: some limits depend on them
+    ids : (N,) names of the recordings: if no sessions are given, the ids may contain their names
+    dimensions : the number of dimensions of the recordings, if it is known: some limits depend on it
 
     Examples
     --------
@@ -216,7 +216,7 @@ def _propose(ids: list[str], labels: Labels) -> ProposedSessions | None:
 
 
 class LabelSurvey:
-    """Labels, and what training would see of them."""
+    """Labels, and their statistics as training would see them."""
 
     def __init__(self, labels: Labels, d: int | None, proposed: ProposedSessions | None):
         self.proposed = proposed
@@ -238,7 +238,7 @@ class LabelSurvey:
         names = map(str, labels.kinds.tolist())
         self.kinds = dict(zip(names, np.bincount(kind, minlength=n_kinds).tolist(), strict=True))
         self.has_session_factors = anova.session_rank(self.stats) > 0
-        # In the words of `PLDA(model=...)`; two sources without session factors are the plain model.
+        # As `PLDA(model=...)` calls it; two sources without session factors are the plain model.
         richest = simpler.possible(self.stats)[0]
         self.model = "plain" if richest == "two-source" and not self.has_session_factors else richest
 
@@ -274,11 +274,11 @@ class LabelSurvey:
         )
 
     def chooser(self) -> str:
-        """What will choose the shrinkage: trials of held-out speakers, where any can be made."""
+        """What will choose the shrinkage: trials of held-out speakers, their likelihood, or nothing."""
         if not can_hold_out(self.stats):
             return "nothing"
         for fold in self.stats.folds:
-            known = fold.kinds[self.stats.N - fold.N > 0]  # of a kind in this fold alone nothing is known
+            known = fold.kinds[self.stats.N - fold.N > 0]  # without a kind that no other fold has
             sample = fold.sample
             if sample is not None and self.stats.K > 1:
                 sample = sample.rows(np.flatnonzero(np.isin(sample.kind, known)))
@@ -287,7 +287,7 @@ class LabelSurvey:
         return "likelihood"
 
     def levels(self) -> tuple[Level, ...]:
-        """What can be told apart, as in the table of docs/choosing.md."""
+        """Which levels can be told apart, as in the table of docs/choosing.md."""
         M = self.n_speakers
         H = self.n_sessions
         N = self.n_recordings
@@ -313,7 +313,7 @@ class LabelSurvey:
         if K > 1:
             kinds = f"{_counted(K, 'kind')} of channels, {min(self.kinds.values()):,} recordings of the rarest"
         elif [*self.kinds] != [""]:
-            kinds = "one kind of channel is named, which is as good as none"
+            kinds = "one kind of channel is named, which is the same as none"
         elif N > H:
             kinds = "none are named; --learn-channels can find them in sessions with several recordings"
         else:
@@ -357,7 +357,7 @@ class LabelSurvey:
         return (
             f"steps: {steps}",
             f"model: {self.model}, with {factors} and {noise}, as {why}",
-            f"numbers of factors: as many as dimensions. The data tell of {directions}; shrinkage fills the others",
+            f"numbers of factors: as many as dimensions. The data show {directions}; shrinkage fills the others",
             *choice,
         )
 
@@ -381,7 +381,7 @@ class LabelSurvey:
             )
         single = int((self.per_speaker < 2).sum())
         if H > M and 2 * single > M:
-            cautions.append(f"{single:,} of {M:,} speakers have one session, and tell nothing of how sessions differ")
+            cautions.append(f"{single:,} of {M:,} speakers have one session, and do not show how sessions differ")
         if self.stats.K > 1:
             cautions += self.cautions_of_kinds()
         if self.d is None:
@@ -406,16 +406,16 @@ class LabelSurvey:
         lonely = [name for name, n in zip(self.kinds, speakers.tolist(), strict=True) if n < 2]
         if lonely:
             cautions.append(
-                f"kinds of channels with one speaker ({some(lonely, 4)}): what is the channel's cannot be told from "
-                "that speaker. Is this column the kind of channel, such as phone or headset?"
+                f"kinds of channels with one speaker ({some(lonely, 4)}): the channel cannot be told apart from that "
+                "speaker. Is this column the kind of channel, such as phone or headset?"
             )
-        # A covariance of d dimensions is known well from about ten times as many recordings.
+        # To know a covariance of d dimensions well takes about 10 d recordings.
         enough = 10 * (self.d or 0)
         rare = [name for name, n in self.kinds.items() if n < enough]
         if rare:
             cautions.append(
-                f"kinds of channels with fewer than {enough:,} recordings ({some(rare, 4)}): their noise leans on that "
-                "of the others, as far as held-out speakers choose"
+                f"kinds of channels with fewer than {enough:,} recordings ({some(rare, 4)}): their noise is moved "
+                "towards that of the others, as far as held-out speakers choose"
             )
         return cautions
 
@@ -440,7 +440,7 @@ def _counted(n: int, noun: str) -> str:
 
 
 def _page(advice: Advice) -> list[str]:
-    """Lines for people, no longer than 100 columns."""
+    """The advice as lines of at most 100 columns."""
     counts = advice.counts
     lines = list[str]()
 

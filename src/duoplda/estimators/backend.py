@@ -38,12 +38,15 @@ Steps = dict[str, Any]  # transformers by name
 class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Centre -> optional LDA -> optional whitening -> length normalisation -> PLDA (-> calibration).
 
+    It is what to use for embeddings as a network gives them, and is one object and one file. Expect ratios that are
+    calibrated for recordings like the training data; for others, `adapt` it first.
+
     Parameters
     ----------
-    lda : the number of dimensions that LDA keeps, where sessions count as nuisance; None: no LDA
-    whiten : whether recordings are whitened
-    length_norm : whether they are scaled to one length; "twice": once before LDA and whitening, too, and centred again
-        after these, as VBx and pyannote do (see `preset`)
+    lda : the number of dimensions that LDA keeps; sessions count as nuisance there. None: no LDA
+    whiten : whether recordings are whitened, which needs more recordings than dimensions
+    length_norm : whether recordings are scaled to one length. "twice": they are also scaled before LDA and whitening,
+        and centred again after these, as VBx and pyannote do (see `preset`)
     center_by_channel : centre each kind of channel on its own mean; recordings of unknown kind on the mean of all
     plda : an unfitted PLDA with its own parameters; None: `PLDA(shrinkage="auto", random_state=0)`
 
@@ -52,7 +55,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     steps_ : dict of the fitted transformers by name   plda_ : the fitted PLDA   calibration_ : what `calibrate` learnt
     counts_ : dict   numbers of recordings, sessions and speakers of the training data
     provenance_ : dict   where the model comes from, as its file says
-    adapted_ : dict or None   what `adapt` did, and why
+    adapted_ : dict or None   what `adapt` did and why; None for a model that was not adapted
 
     Examples
     --------
@@ -90,17 +93,17 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         """Learn all steps from recordings.
 
         The recordings are read twice, chunk by chunk: for mean, LDA and whitening, then for the PLDA. Without length
-        normalisation they are read once, as the statistics of the first pass can then be mapped; with two of them
-        three times, for the first mean alone in the beginning.
+        normalisation they are read once, as the statistics of the first pass can then be mapped; with two length
+        normalisations they are read three times, as the first pass then gives only the first mean.
 
         Parameters
         ----------
         X, y, session, channel, occasion, device, observer : as for `PLDA.fit`
-        state : of an EM that was interrupted, to go on from (see `PLDA.fit_statistics`)
+        state : the state of an interrupted EM, from which to go on (see `PLDA.fit_statistics`)
         """
         recordings = self._recordings(X, y, session, channel, occasion)
         plda = self._plda()
-        without: list[Steps] = []  # the steps as they are without each fold
+        without: list[Steps] = []  # for each fold, the steps that are fitted without it
         if not self.length_norm and not plda.learns_channels:
             stats = plda.statistics(recordings, device=device)
             steps = self._fit_steps(Covariances.of(stats), 0)
@@ -131,10 +134,10 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         return self
 
     def _fit_without(self, stats: Statistics, stage: int) -> list[Steps]:
-        """The steps of a stage as they are without the speakers of each fold; none where that cannot be."""
+        """For each fold, the steps of a stage fitted without its speakers; none where they cannot be fitted."""
         without = []
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the same warnings come for all data
+            warnings.simplefilter("ignore")  # the steps that were fitted to all data have given the same warnings
             for fold in stats.folds:
                 others = [other for other in stats.folds if other is not fold and other.n_recordings]
                 if not others:
@@ -146,9 +149,9 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
                     break
             else:
                 return without
-        effect = "held-out trials stand behind steps that have seen their speakers, and look easier than they are"
+        effect = "the steps before held-out trials have seen their speakers, and these trials look too easy"
         remedy = "give more speakers, a lower `lda`, or `shrinkage` as numbers"
-        warnings.warn(f"without the speakers of one fold, {cause}; so {effect}: {remedy}", UserWarning, stacklevel=3)
+        warnings.warn(f"without the speakers of one fold, {cause}. So {effect}: {remedy}", UserWarning, stacklevel=3)
         return []
 
     def _plda(self) -> PLDA:
@@ -161,7 +164,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         return replace(self.plda)  # unlike a clone, it has the very same callback
 
     def _stages(self) -> list[Steps]:
-        """The unfitted steps, in parts that are each fitted to one reading of the recordings: a length ends a part."""
+        """The unfitted steps in parts, each of which is fitted in one reading; a length normalisation ends a part."""
         if not isinstance(self.length_norm, (bool, np.bool_)) and self.length_norm != "twice":
             raise DuopldaError(f"length_norm={self.length_norm!r} must be True, False or 'twice'")
         by = bool(self.center_by_channel)
@@ -204,7 +207,12 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         device: Device = None,
         observer: Observer = SILENT,
     ) -> Self:
-        """The same chain for another domain, to which recordings of that domain lead; this one stays as it is.
+        """A copy of this chain that is adapted to recordings of another domain (the target).
+
+        Use it where recordings are unlike the training data (a `DomainWarning` says so): ratios there may be worse than
+        no information. The better the recordings are labelled, the more it helps; 5 labelled speakers also give a
+        calibration. A target like the source changes next to nothing, and fewer than 4 clusters change only the mean.
+        Look at `adapted_` before you rely on the result.
 
         Parameters
         ----------
@@ -212,12 +220,12 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         speaker, session, channel : (N,) their speakers, sessions and kinds of channels, as far as they are known
         occasion : (N,) the day, the call or the file of each, if these are known. Trials between labelled speakers are
             then across occasions, and tell what sessions of one occasion have in common (`occasion_correlation_`).
-        method : "auto": by what is known: "labels", "clusters" or "total".
+        method : "auto": "labels", "clusters" or "total", by what is known of the recordings.
             "labels": speakers are known (at least 3): each level of the model moves towards the target's.
             "clusters": sessions are known: they are put into clusters, which count as speakers.
             "sessions": the same sessions, but only the noise and the sum of the levels above it move.
             "total": nothing is known: all levels move with the total covariance, halfway.
-            "centre": the mean alone moves.
+            "centre": only the mean moves.
             "kaldi": what Kaldi's `ivector-adapt-plda` does, with shares of the excess of variance.
         weights : the shares of the target, from 0 to 1, instead of the usual ones. "labels": (speaker, session, noise);
             "sessions": (noise, what is above it); "total": one number; "kaldi": (within, between) or (within, between,
@@ -225,12 +233,14 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         centre : how far the mean goes, from 0 to 1; None: as far as the number of speakers allows
         prior : for clusters, the probability that two random sessions are of one speaker
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
-        observer : is told how far the adaptation is, and may give results of stages that an earlier run has finished
+        observer : receives the progress, and may give the results of stages that an earlier run has finished
 
-        `adapted_` of the result tells what was done, and why: method, numbers of the target, its distance, how far the
-        mean went (`centre`), `shares` of the target, the `partitions` that were tried, and the calibration: from trials
-        of speakers or clusters that were left out in turn, where there are at least 5 speakers or 8 clusters. A target
-        like the source changes next to nothing. Fewer than 4 clusters change the mean alone.
+        Returns
+        -------
+        the adapted chain. Its `adapted_` tells what was done and why: the method, the size of the target, its distance,
+        how far the mean went (`centre`), the `shares` of the target, the `partitions` that were tried, and the
+        calibration, which comes from trials of speakers or clusters that were left out in turn, if there are at least 5
+        speakers or 8 clusters.
 
         Examples
         --------
@@ -267,20 +277,20 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     @property
     def adapted_(self) -> Any:
-        """What an adaptation did, and why; None: this is no adapted model."""
+        """What an adaptation did and why; None for a model that was not adapted."""
         return self.plda_.adapted_
 
     # -- use
 
     @property
     def pipeline(self) -> Pipeline:
-        """The preprocessing steps and the PLDA as a scikit-learn Pipeline, which is fitted if this is."""
+        """The preprocessing steps and the PLDA as a Pipeline of scikit-learn, which is fitted if this chain is."""
         fitted = hasattr(self, "plda_")
         steps = self.steps_ if fitted else {name: step for stage in self._stages() for name, step in stage.items()}
         return Pipeline([*steps.items(), ("plda", self.plda_ if fitted else self._plda())])
 
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None, *, device: Device = None) -> Array:
-        """(N, k) recordings as the PLDA takes them; those of the host are moved to `device` ("cuda"), if given."""
+        """(N, k) recordings after all steps before the PLDA; those of the host are moved to `device`, if given."""
         return through(self.steps_, on_device(self._rows(X, channel=channel), device), channel)
 
     def score(
@@ -293,9 +303,10 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     ) -> float:
         """Minus the Cllr of trials between recordings of other speakers, in bits: 0 is perfect, -1 is of no use.
 
-        More is better, as scikit-learn has it. What trials are made is told by `duoplda.metrics.held_out_trials`, and
-        `duoplda.metrics` has scorers by other metrics. Chains with different steps can be compared, unlike by the
-        likelihood (`PLDA.score`). `sample_weight` must be None, as for `PLDA.score`.
+        Higher is better, as for all scores of scikit-learn. `duoplda.metrics.held_out_trials` says which trials are
+        made, and `duoplda.metrics` has scorers by other metrics. Unlike the likelihood (`PLDA.score`), it can compare
+        chains with different steps. `X` must be of speakers who were not in the training. `sample_weight` must be
+        None, as for `PLDA.score`.
         """
         checks.no_weights(sample_weight)
         check_is_fitted(self)
@@ -311,10 +322,10 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         *,
         device: Device = None,
     ) -> Sides:
-        """Sum up sets of recordings as sides of trials, as `PLDA.enroll` does.
+        """Enroll sets of recordings as sides of trials, as `PLDA.enroll` does.
 
-        The sides also keep the sum of all vectors: `llr`, `llr_blocks`, `top` and `cluster` give a `DomainWarning`,
-        once, where recordings are far from the training data (see `duoplda.estimators.domain`).
+        The sides also keep the sum of all vectors, so that `llr`, `llr_blocks`, `top` and `cluster` can warn where
+        recordings are far from the training data (a `DomainWarning`, once; see `duoplda.estimators.domain`).
         """
         rows = on_device(self._rows(X, ids=ids, session=session, channel=channel, occasion=occasion), device)
         transformed = through(self.steps_, rows, channel)
@@ -324,12 +335,12 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     @property
     def ratio_model_(self) -> Model:
-        """The parameters that serve ratios, which are those of the PLDA."""
+        """The parameters that ratios are computed with: those of the PLDA."""
         return self.plda_.ratio_model_
 
     @property
     def calibration_(self) -> Any:
-        """What training or `calibrate` learnt: a calibration of the ratios, or None."""
+        """The calibration of ratios that training or `calibrate` learnt, or None."""
         return self.plda_.calibration_
 
     @calibration_.setter
@@ -337,7 +348,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
         self.plda_.calibration_ = value
 
     def summary(self) -> dict[str, Any]:
-        """What is in it: plain numbers, texts and lists."""
+        """What is in this chain and how it was trained, as plain numbers, texts and lists."""
         check_is_fitted(self)
         plda = self.plda_
         fit = {}
@@ -383,7 +394,8 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
     def preset(cls, name: str, *, lda: int | None = 128, **parameters: Any) -> Self:
         """An unfitted chain by name. "vbx": centre, normalise lengths, LDA, centre, normalise lengths, PLDA.
 
-        That is what the files of VBx, pyannote 4 and DiariZen hold: see `folded`. `parameters` are those of `Backend`.
+        Use it to exchange models with VBx, pyannote 4 and DiariZen, whose files hold such a chain (see `folded`).
+        `parameters` are those of `Backend`.
 
         >>> Backend.preset("vbx", lda=100)
         Backend(lda=100, length_norm='twice', whiten=False)
@@ -394,7 +406,7 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     @classmethod
     def from_transform(cls, transform: Transform, plda: PLDA) -> Self:
-        """A chain of the preprocessing that VBx's or pyannote's files hold, in our scale, and a PLDA."""
+        """A chain of the preprocessing in a file of VBx or pyannote, in our scale, and a PLDA."""
         steps = unfolded(transform)
         if steps["length_norm_2"].n_features_in_ != plda.n_features_in_:
             d = plda.n_features_in_
@@ -408,17 +420,17 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
     @classmethod
     def from_foreign(cls, foreign: ForeignModel) -> Self:
-        """A chain of what `duoplda.io.read_model` found: the PLDA, and the steps before it where there are any."""
+        """A chain of what `duoplda.io.read_model` read: the PLDA, and the steps before it if there are any."""
         plda = PLDA.from_parameters(*foreign.parameters)
         return cls.from_plda(plda) if foreign.transform is None else cls.from_transform(foreign.transform, plda)
 
     def folded(self) -> Transform:
-        """The preprocessing as VBx's and pyannote's files hold it; an error where that would not be exact."""
+        """The preprocessing in the form of VBx's and pyannote's files; an error where that would not be exact."""
         check_is_fitted(self)
         return folded(self.steps_)
 
     def collapsed(self, *, one_session: bool = False) -> tuple[DiagonalModel, Loss]:
-        """The PLDA without session level and kinds of channels, and what that loses: see `model.collapse.collapse`."""
+        """The PLDA without session level and kinds of channels, and the loss: see `duoplda.model.collapse.collapse`."""
         check_is_fitted(self)
         p = self.plda_
         parts = p.channel_means_, p.speaker_loadings_, p.session_loadings_, p.noise_precision_, p.channel_priors_
@@ -448,13 +460,13 @@ class Backend(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixi
 
 
 def _as_if_unseen(steps: Steps, without: list[Steps], X: NDArray[Any], channel: NDArray[Any], fold: int) -> Array:
-    """Recordings of a fold as they would be had their speakers not been seen, but for an affine map.
+    """Recordings of a fold as if the steps had not been fitted to their speakers, up to an affine map.
 
-    Ratios do not change with an affine map, which is what all steps before length normalisation are. The length of a
-    recording does change: a whitening that has seen the recording gives it another length than one that has not. So
-    each recording gets the length that the steps without its fold give it. Where lengths are normalised twice this is
-    done for the second: the mean before the first has seen all speakers, as another mean would be a fourth reading of
-    the recordings for each fold.
+    An affine map does not change ratios, and all steps before length normalisation are affine. But the length of a
+    recording matters: a whitening that was fitted to the recording gives it another length than one that was not. So
+    each recording gets the length that the steps without its fold give it. Where lengths are normalised twice, this is
+    done for the second normalisation only: the mean before the first one is that of all speakers, as a mean without
+    each fold would take one more reading of the recordings for each.
     """
     rows = through(steps, X, channel)
     if not isinstance(list(steps.values())[-1], LengthNorm) or not without:

@@ -1,6 +1,6 @@
-"""Work that was interrupted goes on where it stopped, by a file beside the model.
+"""Interrupted work goes on where it stopped, with the help of a file beside the model.
 
-Of a training the file holds the state of EM after its last finished iteration, of an adaptation the results of the
+For a training, the file holds the state of EM after its last finished iteration; for an adaptation, the results of the
 stages that are done.
 """
 
@@ -49,16 +49,16 @@ def _checksum(arrays: Arrays, header: dict[str, Any]) -> str:
 
 
 class Checkpoint(Observer):
-    """Keeps what is done of a training (the state of EM) or of an adaptation (its finished stages) in a file.
+    """Keeps the state of EM of a training, or the finished stages of an adaptation, in a file.
 
     Parameters
     ----------
     path : the file, which belongs to the data and the options of one job
-    options : what tells jobs apart before data are read, as JSON has it
-    recordings : they know their `digest` once they have been read
-    resume : whether the job goes on from the file
-    observer : is told everything, too
-    note : gets messages for people
+    options : what distinguishes this job from others before data are read, as a dictionary that JSON can hold
+    recordings : recordings that have a `digest` once they have been read
+    resume : whether to go on from the file
+    observer : receives everything that this observer receives
+    note : receives messages for people
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Checkpoint(Observer):
             note(f"{path} is not there: the work starts from the beginning")
 
     def _open(self) -> None:
-        """Read the file, if it is what was written: work that went on from anything else would end elsewhere."""
+        """Read the file, and refuse any but the one that this job wrote: another one would lead to another result."""
         arrays, header = read_container(self.path, (RESUME_FILE,))
         content = {name: value for name, value in header.items() if name not in ("format", "version", "checksum")}
         if header.get("checksum") != _checksum(arrays, content):
@@ -115,7 +115,7 @@ class Checkpoint(Observer):
         return _hash(getattr(self.recordings, "digest", None))
 
     def _check_data(self) -> None:
-        """Refuse results of other recordings than those that have been read by now."""
+        """Refuse results of other recordings than those that have now been read."""
         if self._data is not None and self._data != self._data_now():
             self.stages.clear()
             raise self._refusal("other recordings")
@@ -136,7 +136,7 @@ class Checkpoint(Observer):
         return state
 
     def state(self, state: State) -> None:
-        """Write the state, but only so often that writing takes a twentieth of the time at most."""
+        """Write the state, but only so often that writing takes at most a twentieth of the time."""
         super().state(state)
         self._unwritten = state
         if time.monotonic() >= self._next_time:
@@ -151,7 +151,7 @@ class Checkpoint(Observer):
             self._unwritten = None
 
     def stage(self, name: str) -> Arrays | None:
-        if self._data is not None:  # the first stage: the recordings have been read
+        if self._data is not None:  # at the first stage; the recordings have been read by now
             self._check_data()
             self.note(f"going on after {len(self.stages)} stages")
         if name not in self.stages:
@@ -176,7 +176,7 @@ class Checkpoint(Observer):
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep what is done inside if that is interrupted, by Ctrl-C above all, and say how to go on."""
+        """If the block is interrupted, for one by Ctrl-C, keep what it has done and say how to go on."""
         try:
             yield
         except BaseException:
@@ -196,13 +196,13 @@ def fit(
 ) -> Backend:
     """Train a back-end on recordings that know their `digest`, and keep the state of EM in a file until it is done.
 
-    The `options` are those of `Checkpoint`. With `resume`, training goes on from that file; the result is the same as
-    that of a training without interruption.
+    The `options` are those of `Checkpoint`. With `resume`, training goes on from that file, to the same result as that
+    of a training without interruption.
     """
     plda = PLDA(shrinkage="auto", random_state=0) if backend.plda is None else backend.plda
     trained = clone(backend)
     trained.set_params(plda=plda)
-    may_differ = ("plda", "plda__tol", "plda__max_iter", "plda__callback")  # from one run to the next
+    may_differ = ("plda", "plda__tol", "plda__max_iter", "plda__callback")  # between the runs of one training
     parameters = {name: value for name, value in trained.get_params().items() if name not in may_differ}
     checkpoint = Checkpoint(path, parameters, recordings, **options)
     with checkpoint.kept():
@@ -223,8 +223,8 @@ def adapt(
 ) -> Backend:
     """Adapt a back-end to recordings that know their `digest`, and keep finished stages in a file until all are done.
 
-    With `resume`, the adaptation goes on from that file, to the same model. `inputs` tells the back-end and the labels
-    apart from others, hashes of files for one; `options` are those of `Backend.adapt`, as JSON has them.
+    With `resume`, the adaptation goes on from that file, to the same model. `inputs` identify the back-end and the
+    labels, for example by hashes of files; `options` are those of `Backend.adapt`, as JSON can hold them.
     """
     identity = {**options, "inputs": inputs}
     checkpoint = Checkpoint(path, identity, recordings, resume=resume, observer=observer, note=note)

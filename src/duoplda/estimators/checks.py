@@ -1,4 +1,4 @@
-"""What the estimators ask of their input and of their parameters."""
+"""Checks of the input and of the parameters of estimators."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NeedsSpeakers:
         channel: ArrayLike | None,
         occasion: ArrayLike | None,
     ) -> Recordings:
-        """What to train on: recordings as they are, or checked arrays, whose columns may have names."""
+        """The recordings to train on: `Recordings` as they are, or checked arrays, whose columns may have names."""
         if isinstance(X, Recordings):
             vars(self).pop("feature_names_in_", None)
         else:
@@ -54,8 +54,8 @@ class NeedsSpeakers:
 def rows(estimator: BaseEstimator, X: ArrayLike, reset: bool = False, **labels: ArrayLike | None) -> Array:
     """Check that `X` is a matrix (N, d) of real numbers, in any array library, and return it there.
 
-    With `reset` the estimator notes the width and the names of the columns; without it they must be those it knows.
-    `labels` of the rows by name: where they have an index, it is that of `X`.
+    With `reset` the estimator notes the number and the names of the columns; without it they must be those of the
+    training. If `labels` of the rows, by name, have an index (of pandas), it must be that of `X`.
     """
     check_index(X=X, **labels)
     if namespace(X) is np:
@@ -84,13 +84,13 @@ def no_repeats(ids: NDArray[Any]) -> None:
 
 
 def no_weights(sample_weight: None) -> None:
-    """Refuse weights, an argument that a `Pipeline` of scikit-learn sends along with every score, given or not."""
+    """Refuse weights. They are an argument because a `Pipeline` of scikit-learn passes one to every `score`."""
     if sample_weight is not None:
         raise DuopldaError("sample_weight must be None: recordings of a speaker cannot be weighted one by one")
 
 
 def width(estimator: BaseEstimator, d: int) -> None:
-    """Note that the training data had d columns without names."""
+    """Note in the estimator that the training data had d columns without names."""
     estimator.n_features_in_ = d
     vars(estimator).pop("feature_names_in_", None)
 
@@ -101,7 +101,7 @@ def whole(value: Any, low: int) -> bool:
 
 
 def seed(random_state: int | np.random.RandomState | None) -> int:
-    """The seed of the folds and of random starts: that of an int, otherwise 0."""
+    """The seed of the folds and of random starts: `random_state` if it is an int, otherwise 0."""
     if random_state is None or isinstance(random_state, np.random.RandomState):
         return 0
     largest = 2**32 - 1  # the largest seed that NumPy takes
@@ -137,7 +137,7 @@ def enrolment(value: Sequence[tuple[int, int | None]] | None) -> Enrolment:
         pairs = []
     if not pairs or not all(whole(s, 1) and (r is None or whole(r, 1)) for s, r in pairs):
         form = "pairs (sessions, recordings of each), such as ((1, 1), (3, None))"
-        raise DuopldaError(f"enrolment={value!r} must be None, or {form}; None recordings are all of a session")
+        raise DuopldaError(f"enrolment={value!r} must be None, or {form}; None stands for all recordings of a session")
     return tuple((int(s), None if r is None else int(r)) for s, r in pairs)
 
 
@@ -153,7 +153,7 @@ def priors(value: ArrayLike) -> tuple[float, ...]:
 
 
 def plda_parameters(plda: PLDA) -> None:
-    """Refuse parameters of a PLDA that make no sense, each with a message of its own."""
+    """Refuse wrong values of the parameters of a PLDA, with a message that says what is allowed."""
     if not isinstance(plda.criterion, str) or plda.criterion not in ("decision", "likelihood"):
         raise DuopldaError(f"criterion={plda.criterion!r} must be 'decision' or 'likelihood'")
     if not (plda.model is None or (isinstance(plda.model, str) and plda.model in ("auto", *MODELS))):

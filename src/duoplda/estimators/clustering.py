@@ -1,4 +1,4 @@
-"""Recordings on their way into a clustering: their sessions are summed up, wherever they lie, and put into clusters."""
+"""From recordings to clusters: their sessions are enrolled as sides, on this machine or a cluster, and clustered."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from duoplda.trials.sides import Sides
 if TYPE_CHECKING:
     from duoplda.estimators.plda import ScoresTrials
 
-SessionNames = ArrayLike | Mapping[Any, Any] | None  # of recordings: in their order, or by their ids
+SessionNames = ArrayLike | Mapping[Any, Any] | None  # labels of recordings, in their order or by their ids
 
 
 def unscaled(chain: ScoresTrials) -> Any:
-    """A copy of a PLDA or of the chain around it that sums up recordings with `model_`, not with the scaled one.
+    """A copy of a PLDA, or of the chain around it, that enrolls recordings with `model_`, not with the scaled model.
 
     The scales are chosen for trials; partitions are better without them (measured on so762).
 
@@ -48,7 +48,7 @@ def unscaled(chain: ScoresTrials) -> Any:
 
 
 def of_one_session(chain: ScoresTrials) -> Any:
-    """A copy whose speakers differ by VV' + UU' and recordings by the noise: what they do inside one session."""
+    """A copy for recordings of one session, whose speakers differ by VV' + UU', and recordings by the noise alone."""
     plda = chain.plda_
     V = to_numpy(plda.speaker_loadings_)
     U = to_numpy(plda.session_loadings_)
@@ -63,13 +63,13 @@ def of_one_session(chain: ScoresTrials) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class TopOf:
-    """The k sides that score highest with each of some of them; it can be sent to the workers of a cluster."""
+    """Finds the k sides that score highest with each of some sides; it can be sent to the workers of a cluster."""
 
     sides: Sides
     k: int
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"sides": self.sides, "k": self.k}  # not what has been computed from them
+        return {"sides": self.sides, "k": self.k}  # each worker makes its own scorer
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -81,7 +81,7 @@ class TopOf:
 
 
 def _top(recordings: Recordings, sides: Sides, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """`Scorer.top` of all sides, computed where the recordings lie: on a cluster, by all of its workers."""
+    """`Scorer.top` of all sides; if the recordings are on a cluster, all of its workers compute it."""
     parts = [slice(i, min(i + ROWS, len(sides))) for i in range(0, len(sides), ROWS)]
     rows, ratios = zip(*recordings.spread(TopOf(sides, k), parts), strict=True)
     return np.concatenate(rows), np.concatenate(ratios)
@@ -96,10 +96,10 @@ def cluster_recordings(
     within_session: bool,
     **options: Any,
 ) -> Clustering:
-    """`PLDA.cluster` for arrays, recordings of the one door, or enrolled sides.
+    """`PLDA.cluster` for arrays, `Recordings`, or enrolled sides.
 
-    What is clustered is compared with the training data (`domain.check`). Clusters then count as speakers, unless the
-    scatter says that there are more. Recordings within one session share a room and a line: they count as one session.
+    It warns if the recordings are far from the training data (`domain.check`). Clusters count as speakers there, unless
+    the scatter says that there are more. Recordings within one session share a room and a line: they count as one.
     """
     known = options.get("known")
     if within_session and (session is not None or known is not None or isinstance(X, Sides)):
@@ -139,12 +139,12 @@ def cluster_recordings(
 
 
 def _check_sides(chain: ScoresTrials, sides: Sides, known: Sides | None) -> None:
-    """Refuse sides of another model, and such as share a session."""
+    """Refuse sides of another model, and sides that share a session."""
     chain.check_sides(sides, *([] if known is None else [known]))
     names, n = np.unique(sides.session, return_counts=True)
     if (n > 1).any():
         raise DuopldaError(
-            f"{int((n > 1).sum())} sessions are in several sides, which would find each other by them alone: "
+            f"{int((n > 1).sum())} sessions are in several sides, which would be put into one cluster only for that: "
             f"{some(names[n > 1].tolist())}; cluster recordings instead, or give each session to one side"
         )
 
@@ -152,7 +152,7 @@ def _check_sides(chain: ScoresTrials, sides: Sides, known: Sides | None) -> None
 def _sessions_of_recordings(
     chain: Any, recordings: Recordings, session: SessionNames, channel: SessionNames, device: Any
 ) -> tuple[Sides, NDArray[Any], Ints]:
-    """Sessions as sides, the ids of the recordings, and the side of each."""
+    """The sessions as sides, the ids of the recordings, and the row of the side of each."""
     for name, labels in (("session", session), ("channel", channel)):
         if labels is not None and not isinstance(labels, Mapping):
             raise DuopldaError(f"{name} must be a mapping from the ids of recordings, got {type(labels).__name__}")
@@ -180,7 +180,7 @@ def _sessions_of_recordings(
 def _sessions_of_rows(
     chain: Any, X: ArrayLike, session: SessionNames, channel: SessionNames, device: Any
 ) -> tuple[Sides, NDArray[Any], Ints]:
-    """Sessions as sides, their names, and the side of each row of X."""
+    """The sessions as sides, their names, and the row of the side of each row of X."""
     check_index(X=X, session=session, channel=channel)
     n = X.shape[0] if hasattr(X, "shape") else len(X)  # type: ignore[arg-type]
     if not n:

@@ -1,4 +1,4 @@
-"""How far recordings lie from those that a chain was trained on, and a warning where that is too far for its ratios.
+"""How far recordings are from the training data of a chain, and a warning where its ratios may mislead.
 
     D = |mean of (x - m) M|^2
 
@@ -10,18 +10,19 @@ terms of the total covariance of the model:
     D = (mean of z - mu)' T^-1 (mean of z - mu),    T = B + S + N + C,    mu = sum_k p_k mu_k,
     B = VV',    S = UU',    N = sum_k p_k W_k^-1,    C = sum_k p_k (mu_k - mu)(mu_k - mu)'
 
-Under the model the mean scatters by A = b B + S / n_sessions + N / n_recordings + C, as all may be of one kind. Here
-1 / n is the sum of the squared shares of the recordings that each speaker (session, recording) has. With M training
-speakers, b = (1 / n_speakers + 1 / M) / (1 - tr(T^-1 B) / M): the mean of the training data scatters, too, and new
-speakers lie farther off than those from whom T was estimated. Where the mean of all recordings of a domain is at a
-squared distance of .06 d, D is a sum of squares with mean .06 d + tr(T^-1 A) and variance 2 tr(T^-1 A T^-1 A) +
-.24 tr(T^-1 A) + .2 (b tr(T^-1 B))^2 / n_speakers, about a gamma distribution. Too far is beyond its quantile of .99.
+Under the model, the mean of some recordings has the covariance A = b B + S / n_sessions + N / n_recordings + C, where C
+is not divided, as all recordings may be of one kind. Here 1 / n is the sum of the squared shares of the recordings that
+each speaker (session, recording) has. With M training speakers, b = (1 / n_speakers + 1 / M) / (1 - tr(T^-1 B) / M):
+the mean of the training data scatters as well, and new speakers are farther away than those from whom T was estimated.
+If the mean of all recordings of a domain is at a squared distance of .06 d, D is a sum of squares with mean .06 d +
+tr(T^-1 A) and variance 2 tr(T^-1 A T^-1 A) + .24 tr(T^-1 A) + .2 (b tr(T^-1 B))^2 / n_speakers, which has about a gamma
+distribution. A distance beyond the .99 quantile of that distribution is too far.
 
-Only sums of vectors are needed: a `Seen`, which sides and blocks of scores carry. Who speaks is rarely known; models
-are not speakers, as each recording of a few speakers may be a model. So speakers are counted in two ways, and the lower
-limit holds. Clusters of a sample of the sides count as speakers; where speakers are hard to tell apart, or recordings
-are far off and thus alike, there are too few of them. And the scatter of the sides gives each number of speakers a
-probability (`duoplda.trials.scatter`), with which the distributions of D are mixed.
+Only sums of vectors are needed: a `Seen`, which sides and blocks of scores carry. Who speaks is rarely known, and
+models are not speakers, as each recording of a few speakers may be a model. So speakers are counted in two ways, and
+the lower limit holds. In one, clusters of a sample of the sides count as speakers; these are too few where speakers are
+hard to tell apart, or where recordings are so far away that they look alike. In the other, the scatter of the sides
+gives each number of speakers a probability (`duoplda.trials.scatter`), by which the distributions of D are mixed.
 """
 
 from __future__ import annotations
@@ -70,12 +71,12 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 
-MAX_SIDES = 150  # whose clusters are counted: some tenths of a second, and the mean of 150 speakers hardly varies
+MAX_SIDES = 150  # whose clusters are counted: it takes some tenths of a second, and a mean of 150 hardly varies
 
 
 @dataclass(frozen=True, eq=False)
 class WhiteLevels:
-    """What the covariances B, S, N and C of a model are in terms of T."""
+    """The covariances B, S, N and C of a model, relative to T."""
 
     model: Model
     factor: Floats  # (d, d) of Cholesky, of T
@@ -85,15 +86,15 @@ class WhiteLevels:
 
 @dataclass(eq=False)
 class DomainMemory:
-    """What a chain remembers: whether it has warned, since once is enough, and the levels of its last model."""
+    """What a chain remembers: whether it has warned, as it does so once, and the levels of its last model."""
 
     warned: bool = False
     levels: WhiteLevels | None = None
 
 
 class Spread(NamedTuple):
-    """How many speakers, sessions and recordings a mean is of, as many as would make it vary as much if all had equally
-    many recordings.
+    """The effective numbers of speakers, sessions and recordings of a mean: it varies as much as the mean of this many
+    speakers (sessions, recordings) with equally many recordings each.
 
     >>> Spread.of([0, 0, 0, 1], [0, 0, 1, 2])
     Spread(n_speakers=1.6, n_sessions=2.6666666666666665, n_recordings=4.0)
@@ -105,7 +106,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def of(speaker: ArrayLike, session: ArrayLike | None = None) -> Spread:
-        """Of recordings whose speakers are known, and their sessions; without these each is a session of its own."""
+        """The spread of recordings of known speakers and sessions; without these, each recording is a session."""
         n = len(np.asarray(speaker))
         return Spread(_equal(_sizes(speaker)), float(n) if session is None else _equal(_sizes(session)), float(n))
 
@@ -115,12 +116,12 @@ def _sizes(labels: ArrayLike) -> Floats:
 
 
 def _equal(sizes: NDArray[Any], n: NDArray[Any] | float = 1.0) -> float:
-    """How many parts of one size have the sum of squared shares that parts of these sizes have, `n` of each size."""
+    """The number of equal parts whose squared shares have the same sum as those of `n` parts of each of these sizes."""
     return float((n * sizes).sum() ** 2 / (n * sizes**2).sum())
 
 
 class Domain(NamedTuple):
-    """The distance of recordings from the training data, and what it is compared with.
+    """The distance of recordings from the training data, and its limit. Beyond the limit, ratios may mislead.
 
     >>> Domain(distance=43.0, limit=16.9, n_dimensions=192, n_recordings=3150, n_speakers=18).within
     False
@@ -134,7 +135,7 @@ class Domain(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Whether the distance is one that recordings of the same domain have."""
+        """Whether the distance is one that recordings like the training data may have."""
         return not self.distance > self.limit
 
 
@@ -148,14 +149,14 @@ def limit(chain: ScoresTrials, spread: Spread, number: NumberOfSpeakers | None =
     >>> [round(limit(chain, Spread(n, n, n)), 2) for n in (1, 10, 1000)]
     [9.96, 1.37, 0.18]
     """
-    # What recordings at home may differ by, such as those of one channel of five. With .045, 5 to 8 % of draws of five
-    # speakers and one channel of so762 were false alarms, and 2 % with .06.
+    # How far recordings of the same domain may be, such as those of one channel of five. With .045, 5 to 8 % of draws
+    # of five speakers and one channel of so762 were false alarms; with .06, 2 %.
     tolerance = 0.06
-    # Real speakers lie near or far, more than those of a Gaussian do: so much more does their squared distance vary, as
-    # a relative variance. With 0, one held-out training speaker of so762 was a false alarm in 8 to 18 % of draws, with
-    # .2 in 0 to 5 %.
+    # The squared distances of real speakers vary more than those of a Gaussian; this is the additional relative
+    # variance. With 0, one held-out training speaker of so762 was a false alarm in 8 to 18 % of draws; with .2, in 0 to
+    # 5 %.
     uneven = 0.2
-    exceeded = 0.01  # the share of cases
+    exceeded = 0.01  # the share of recordings of the same domain that are beyond the limit
     levels = _levels(chain)
     n, probability = number or NumberOfSpeakers(np.array([spread.n_speakers]), np.ones(1))
     share = 1 / np.tile([*spread, 1.0], (len(n), 1))
@@ -164,7 +165,7 @@ def limit(chain: ScoresTrials, spread: Spread, number: NumberOfSpeakers | None =
     if n_trained:  # the mean of the training data scatters as well
         share[:, 0] += 1 / n_trained
         # T has been estimated from these speakers. Without speaker i, whose mean is b, it is T_i = T - bb' / M, and
-        # b' T_i^-1 b = h / (1 - h / M) with h = b' T^-1 b: so far do new speakers lie from the mean.
+        # b' T_i^-1 b = h / (1 - h / M) with h = b' T^-1 b: this is how far a new speaker is from the mean.
         share[:, 0] /= max(1 - levels.traces[0] / n_trained, 0.1)
     scatter = share @ levels.traces
     mean = scatter + tolerance * len(levels.factor)
@@ -178,7 +179,7 @@ def limit(chain: ScoresTrials, spread: Spread, number: NumberOfSpeakers | None =
 
 
 def _levels(chain: ScoresTrials) -> WhiteLevels:
-    """Of the chain's PLDA; they are kept, as each call of `llr` asks for them."""
+    """The levels of the chain's PLDA; they are kept, as each call of `llr` needs them."""
     plda = chain.plda_
     memory = chain.domain_memory
     if memory.levels is None or memory.levels.model is not plda.model_:
@@ -198,9 +199,9 @@ def _levels(chain: ScoresTrials) -> WhiteLevels:
 
 
 def see(chain: ScoresTrials, X: Array, Z: Array | None = None, channel: ArrayLike | None = None) -> Seen | None:
-    """Sum up recordings `X` (n, k), about the mean of a fitted `Backend`; `Z` are the same after its steps.
+    """Sum up recordings `X` (n, k) about the mean of a fitted chain; `Z` are the same recordings after its steps.
 
-    Without `Z` they are made where they are needed. None: there are numbers too large to add up.
+    If `Z` is not given, it is computed where it is needed. The result is None where numbers are too large to add up.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
@@ -230,7 +231,7 @@ def look(
 ) -> tuple[Seen, NDArray[Any]]:
     """Sum up recordings that need not fit in memory, and return the ids of those that were summed up.
 
-    `wanted` are ids of recordings, where not all are meant; those that do not exist are passed over.
+    `wanted` are ids of the recordings to sum up, if not all; ids that do not exist are ignored.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
@@ -248,7 +249,7 @@ def look(
 def _look_at(
     chain: ScoresTrials, wanted: frozenset[Any] | None, part: Recordings
 ) -> Iterator[tuple[NDArray[Any], Seen]]:
-    """Ids and sums of one part of recordings, chunk by chunk; a function that can be sent to workers of a cluster."""
+    """Ids and sums of one part of recordings, chunk by chunk; it can be sent to the workers of a cluster."""
     d = chain.n_features_in_
     for chunk in part.chunks():
         X = chunk.X
@@ -271,9 +272,9 @@ def _look_at(
 
 
 def _matrices(chain: ScoresTrials) -> list[Floats] | None:
-    """The matrices that follow the centre, up to whitening; None where a length or the PLDA comes before that.
+    """The matrices after the centring, up to whitening; None if a length normalisation or the PLDA comes before that.
 
-    None for an adapted model, too: its whitening is that of the source, its total covariance that of the target.
+    It is also None for an adapted model, whose whitening is that of the source, and not of the target.
     """
     if chain.plda_.adapted_ is not None:
         return None
@@ -289,12 +290,12 @@ def _matrices(chain: ScoresTrials) -> list[Floats] | None:
 
 
 def whitens(chain: ScoresTrials) -> bool:
-    """Whether distances are measured where the chain whitens; else they are in the space of its PLDA."""
+    """Whether distances are measured after the whitening of the chain, and not in the space of its PLDA."""
     return _matrices(chain) is not None
 
 
 def distance(chain: ScoresTrials, seen: Seen) -> float:
-    """D of recordings that were summed up with this fitted `Backend`.
+    """The squared distance D of recordings that were summed up with this fitted chain.
 
     >>> from duoplda import Backend, PLDA
     >>> from duoplda.datasets import make_recordings
@@ -316,10 +317,10 @@ def distance(chain: ScoresTrials, seen: Seen) -> float:
 
 
 def measure(chain: ScoresTrials, seen: Seen, spread: Spread | int) -> Domain:
-    """The distance of recordings that were summed up with this fitted `Backend`, and its limit.
+    """The distance of recordings that were summed up with this fitted chain, and its limit.
 
-    `spread` may be a number of speakers, with equally many recordings each in as many sessions. It looks at the mean
-    alone: recordings whose covariances are not those of the training data go unnoticed.
+    `spread` may be a number of speakers, each with equally many recordings in as many sessions. Only the mean is
+    compared: recordings with the mean of the training data and other covariances are not noticed.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
@@ -334,7 +335,7 @@ def measure(chain: ScoresTrials, seen: Seen, spread: Spread | int) -> Domain:
 
 
 def measure_sides(chain: ScoresTrials, seen: Seen, spread: Spread, sides: Sequence[Sides]) -> Domain:
-    """`measure`, or the same with a number of speakers that the scatter of sides tells, whichever limit is lower.
+    """`measure` with the number of speakers of the spread, or as the scatter of sides tells: the lower limit holds.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]]))
@@ -343,22 +344,22 @@ def measure_sides(chain: ScoresTrials, seen: Seen, spread: Spread, sides: Sequen
     >>> round(measure(chain, sides.seen, one).limit, 2), round(measure_sides(chain, sides.seen, one, [sides]).limit, 2)
     (4.5, 2.16)
     """
-    found = measure(chain, seen, spread)
-    # Sides are summed up with the model that serves ratios, whose speakers may be scaled.
+    measured = measure(chain, seen, spread)
+    # Sides are made with `ratio_model_`, in which the speaker level may be scaled.
     of_sides = np.sum(to_numpy(sides[0].model.V) ** 2)
-    if not found.within or not of_sides:  # where speakers do not differ, nothing scatters with their number
-        return found
+    if not measured.within or not of_sides:  # if speakers do not differ, the scatter does not tell their number
+        return measured
     variance = float(np.sum(to_numpy(chain.plda_.speaker_loadings_) ** 2) / of_sides)
     number = number_by_scatter(sides, variance)
     by_scatter = limit(chain, spread, number)
-    if by_scatter >= found.limit:
-        return found
+    if by_scatter >= measured.limit:
+        return measured
     speakers = 1 / float(number.probability @ (1 / number.n))
-    return found._replace(limit=by_scatter, n_speakers=round(speakers))
+    return measured._replace(limit=by_scatter, n_speakers=round(speakers))
 
 
 def spread_of(sides: Sequence[Sides]) -> Spread:
-    """The spread of all recordings of some sides, where clusters of at most `MAX_SIDES` of them count as speakers.
+    """The spread of all recordings of some sides, with clusters of at most `MAX_SIDES` of these as speakers.
 
     >>> from duoplda import PLDA
     >>> plda = PLDA.from_parameters([0.0], [[10.0]], None, [[1.0]])
@@ -394,10 +395,10 @@ def check(
 ) -> None:
     """Warn, once for each chain, if recordings are too far from its training data.
 
-    Where it is not known who speaks, `sides` are those of all recordings, or of a sample of them. Their scatter tells
-    of the number of speakers, and without a `spread` their clusters are counted, if the distance is too large for as
-    many speakers as there are sides. Nothing is said of sides of which it is not known what they have seen.
-    `warnings.filterwarnings("ignore", category=duoplda.DomainWarning)` silences the warning.
+    If it is not known who speaks, `sides` are those of all recordings or of a sample of them, and their scatter tells
+    how many speakers there may be. Without a `spread`, their clusters are counted as well, but only if the distance is
+    too large for as many speakers as there are sides. If `seen` is None, there is no warning: what the sides are made
+    of is not known. `warnings.filterwarnings("ignore", category=duoplda.DomainWarning)` silences the warning.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
@@ -412,21 +413,21 @@ def check(
     if seen is None or not seen.n or memory.warned or seen.inside is whitens(chain):
         return
     if len(seen.sum) != (chain.plda_.n_features_in_ if seen.inside else chain.n_features_in_):
-        return  # another chain, with other steps, has seen them
+        return  # they were summed up by another chain, with other steps
     if spread is None:
         most = Spread(sum(len(side) for side in sides), _equal(*_sessions(sides)), seen.n)
         if measure(chain, seen, most).within:
             return
         spread = spread_of(sides)._replace(n_recordings=seen.n)
-    found = measure_sides(chain, seen, spread, sides) if sides else measure(chain, seen, spread)
-    if found.within:
+    measured = measure_sides(chain, seen, spread, sides) if sides else measure(chain, seen, spread)
+    if measured.within:
         return
     memory.warned = True
-    speakers = "one speaker" if found.n_speakers == 1 else f"about {found.n_speakers:,} speakers"
+    speakers = "one speaker" if measured.n_speakers == 1 else f"about {measured.n_speakers:,} speakers"
     counts = "one recording" if seen.n == 1 else f"{seen.n:,} recordings of {speakers}"
     warnings.warn(
         f"these recordings are not like those that the model was trained on: their mean is at a squared distance of "
-        f"{found.distance:.3g} from it, up to {found.limit:.3g} is usual for {counts}. Ratios may mislead: adapt "
+        f"{measured.distance:.3g} from it, up to {measured.limit:.3g} is usual for {counts}. Ratios may mislead: adapt "
         "the model to such recordings with `duoplda adapt` or Backend.adapt",
         DomainWarning,
         stacklevel=stacklevel,
@@ -434,9 +435,9 @@ def check(
 
 
 def check_sides(chain: ScoresTrials, enrolled: Sides, tests: Sides, *, may_be_copies: bool = False) -> None:
-    """`check` for all recordings of both sides of trials.
+    """Warn, as `check` does, if all recordings of both sides of trials together are too far from the training data.
 
-    Where nothing is known of the recordings, those of one speaker may all be copies of one of them.
+    With `may_be_copies`, the recordings of one speaker count as one, as nobody knows whether they are copies.
 
     >>> from duoplda import Backend, PLDA
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))

@@ -1,7 +1,7 @@
-"""The file of a model: a PLDA and, where there are any, the steps before it and the calibration after it.
+"""The file of a model: a PLDA, and if there are any, the steps before it and the calibration after it.
 
 The arrays are named after the attributes that they restore (`center.mean_`, `plda.speaker_loadings_`); the header has
-parameters, names and counts. A file that does not fit together is refused with one message: it is damaged.
+parameters, names and counts. A file whose parts do not fit together is refused as damaged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STEPS: dict[str, type[Center | LDA | Whiten | LengthNorm]] = {
     "center_2": Center,
     "length_norm_2": LengthNorm,
 }
-# What each kind of step has learnt, which is all that has to be kept of it beside its parameters
+# The attributes that each kind of step learns; with its parameters, they are all that a file needs to restore it
 LEARNT_BY_STEP = {
     Center: ("mean_", "channels_", "channel_means_"),
     LDA: ("matrix_", "ratios_"),
@@ -63,16 +63,16 @@ class SavedModel:
 
     model: Model
     parameters: dict[str, Any]  # of the PLDA
-    plda: dict[str, Any]  # what else training left in the PLDA, by attribute
+    plda: dict[str, Any]  # its other fitted attributes
     chain: dict[str, Any]  # parameters of the back-end
-    backend: dict[str, Any]  # its attributes
+    backend: dict[str, Any]  # its fitted attributes
 
 
 # -- writing
 
 
 def write(path: Path, model: ScoresTrials, provenance: Mapping[str, Any] | None, force: bool) -> None:
-    """Write a fitted PLDA, or a back-end with its PLDA; neither changes."""
+    """Write a fitted PLDA, or a back-end with its PLDA; the object stays as it is."""
     plda = model.plda_
     arrays: Arrays = {f"plda.{name}": to_numpy(getattr(plda, name)) for name in PLDA_ARRAYS}
     header: dict[str, Any] = {
@@ -103,7 +103,7 @@ def write(path: Path, model: ScoresTrials, provenance: Mapping[str, Any] | None,
 
 
 def _add_chain(backend: Any, arrays: Arrays, header: dict[str, Any]) -> None:
-    """Add what a back-end has beside its PLDA: its parameters, counts and fitted steps."""
+    """Add what a back-end has besides its PLDA: its parameters and its fitted steps."""
     header["chain"] = {name: _json(getattr(backend, name)) for name in CHAIN_PARAMETERS}
     header["n_features_in"] = int(backend.n_features_in_)
     header["steps"] = {}
@@ -111,14 +111,14 @@ def _add_chain(backend: Any, arrays: Arrays, header: dict[str, Any]) -> None:
         header["steps"][name] = plain(step)
         for attribute in LEARNT_BY_STEP[type(step)]:
             value = getattr(step, attribute)
-            if attribute == "channels_":  # names, which are no array of numbers
+            if attribute == "channels_":  # names are in the header, as the format holds only arrays of numbers
                 header["steps"][name][attribute] = value.tolist()
             else:
                 arrays[f"{name}.{attribute}"] = value
 
 
 def plain(estimator: BaseEstimator) -> dict[str, Any]:
-    """The parameters of an estimator as JSON has them; a callback, or a seed that is no number, cannot be kept."""
+    """The parameters of an estimator for JSON; a callback, or a seed that is not a number, cannot be stored."""
     parameters = {k: _json(v) for k, v in estimator.get_params(deep=False).items() if k != "callback"}
     if "random_state" in parameters and not isinstance(parameters["random_state"], Integral):
         parameters["random_state"] = None
@@ -132,13 +132,15 @@ def _json(value: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the software that makes a model."""
+    """The versions of the software that is running, which a model file keeps."""
     packages = {name: version(name) for name in ("duoplda", "numpy", "scipy", "scikit-learn")}
     return {**packages, "python": platform.python_version()}
 
 
 def fingerprint(backend: Backend) -> str:
-    """A hash of all that decides what statistics recordings get: the steps, and the parameters that serve ratios.
+    """A hash of all that decides which statistics recordings get: the steps, and the parameters for ratios.
+
+    Sides that were enrolled by models of different fingerprints cannot be compared.
 
     >>> from duoplda import Backend, PLDA
     >>> a, b = (Backend.from_plda(PLDA.from_parameters([mean], [[1.0]], None, [[1.0]])) for mean in (0.0, 1.0))
@@ -160,7 +162,7 @@ def fingerprint(backend: Backend) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[SavedModel]:
-    """Read a model file; what does not fit together, here or inside the block, is a damaged file."""
+    """Give the block what a model file holds; errors of parts that do not fit together say that the file is damaged."""
     arrays, header = read_container(path, ["duoplda-backend"])
     try:
         yield _saved(arrays, header)
@@ -175,7 +177,7 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> SavedModel:
         raise DuopldaError("the kinds of channels are not all words, or all numbers")
     model = checked(mean, V, U, W.reshape(len(channels), *W.shape[-2:]), channels)
     if priors.shape != channels.shape or not (priors > 0).all() or abs(priors.sum() - 1) > 1e-6:
-        raise DuopldaError(f"{len(channels)} channels, and priors {priors.tolist()}")
+        raise DuopldaError(f"the priors of {len(channels)} channels are {priors.tolist()}")
     parameters = {k: tuple(v) if isinstance(v, list) else v for k, v in header["plda"].items()}
     plda = _plda_attributes(arrays, header) | {"channel_priors_": priors}
     backend: dict[str, Any] = {"steps_": {}, "n_features_in_": model.d, "counts_": plda["counts_"]}
@@ -190,7 +192,7 @@ def _saved(arrays: Arrays, header: dict[str, Any]) -> SavedModel:
 
 
 def _plda_attributes(arrays: Arrays, header: dict[str, Any]) -> dict[str, Any]:
-    """What training left in the PLDA beside the parameters of the model."""
+    """The fitted attributes of the PLDA besides the parameters of the model."""
     attributes: dict[str, Any] = {
         "provenance_": dict(header["provenance"]),
         "scales_": Scales(*map(float, header["scales"])),
@@ -227,7 +229,7 @@ def _plda_attributes(arrays: Arrays, header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _adaptation(story: Any) -> dict[str, Any]:
-    """Check what a file says of an adaptation, and of those before it; `duoplda info` prints these."""
+    """Check what a file says of an adaptation and of earlier ones, as `duoplda info` prints it."""
     told: Any = story
     while told is not None:
         partitions = told.get("partitions", [])
@@ -240,13 +242,13 @@ def _adaptation(story: Any) -> dict[str, Any]:
         values += [calibration.get(name, 0) for name in ("scale", "offset", "cost")]
         real = all(type(value) in (int, float) and abs(value) < 1e100 for value in values)
         if not real or not all(isinstance(text, str) for text in texts):
-            raise DuopldaError("what it says of its adaptation makes no sense")
+            raise DuopldaError("its record of an adaptation is not valid")
         told = told.get("before")
     return dict(story)
 
 
 def _steps(arrays: Arrays, header: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """The fitted transformers, and the dimensions that they leave."""
+    """The fitted steps, and the number of dimensions after them."""
     steps: dict[str, Any] = {}
     d = int(header["n_features_in"])
     for name, saved in header["steps"].items():

@@ -1,4 +1,4 @@
-"""PLDA: the scikit-learn face of the model. It checks input and keeps attributes; nothing numeric happens here."""
+"""PLDA as a scikit-learn estimator. It checks input and keeps attributes; the computations are in `duoplda.model`."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ Blocks = Iterator[tuple[slice, Array]]
 
 
 class ModelParameter:
-    """A parameter of the fitted model, to read and to assign; then sides that the old model enrolled are refused.
+    """A parameter of the fitted model that can be read and assigned.
 
-    Arrays of NumPy are handed out read-only and those of other libraries as copies: no model changes under its sides.
+    Assigning one makes a new model, which refuses sides that the old one enrolled. Reading gives a read-only array of
+    NumPy, or a copy from other libraries, so that no model changes while sides refer to it.
     """
 
     def __init__(self, name: str):
@@ -77,7 +78,7 @@ class ModelParameter:
 
 
 class ScoresTrials(ABC):
-    """Trials between enrolled sides: what a PLDA and a back-end around it share."""
+    """Comparing enrolled sides: the methods that a PLDA and a `Backend` share."""
 
     plda_: PLDA  # of a PLDA itself
     steps_: dict[str, Any]  # the fitted steps before it, by name; a PLDA alone has none
@@ -88,18 +89,18 @@ class ScoresTrials(ABC):
 
     @cached_property
     def domain_memory(self) -> domain.DomainMemory:
-        """Whether this object has warned of recordings unlike its training data; copies of it warn for themselves."""
+        """Says whether this object has warned of recordings unlike its training data; a copy of it warns again."""
         return domain.DomainMemory()
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was made of the parameters is made again: scoring leaves no trace in a pickle.
+        # What is computed from the parameters when it is needed stays out: scoring does not change a pickle.
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         return {name: value for name, value in state.items() if name not in ("domain_memory", "_scaled")}
 
     @property
     @abstractmethod
     def ratio_model_(self) -> Model:
-        """The parameters that serve ratios."""
+        """The parameters that likelihood ratios are computed with."""
 
     @abstractmethod
     def with_plda(self, plda: PLDA, steps: dict[str, Any] | None = None) -> Self:
@@ -107,7 +108,7 @@ class ScoresTrials(ABC):
 
     @abstractmethod
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
-        """What the estimator makes of each recording by itself."""
+        """Map each recording by itself: see the estimators."""
 
     @abstractmethod
     def enroll(
@@ -120,7 +121,7 @@ class ScoresTrials(ABC):
         *,
         device: Device = None,
     ) -> Sides:
-        """Sum up sets of recordings as sides of trials."""
+        """Enroll sets of recordings as sides of trials."""
 
     def llr(
         self,
@@ -136,13 +137,17 @@ class ScoresTrials(ABC):
         A side comes from `enroll`, or is a matrix of recordings (n, d): each row is then a side by itself, a recording
         in a session of its own. For sets of recordings, or sessions that both sides share, use `enroll`.
 
-        With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs. What `calibrate`
-        learnt is applied, unless `calibrated` is False.
+        A ratio above 0 speaks for one speaker, below 0 for two: it is to be added to the log odds before the
+        recordings were heard (`posterior_probability`). It means what it says only if the model is calibrated for such
+        recordings; a `DomainWarning` tells where they are unlike the training data.
 
-        Where nearly each side has counts of sessions of its own, on both sides, no matrix product serves many pairs,
-        and each of them takes a matrix factorisation: some thousands of pairs in a second. `approximate` takes a few
-        products, whatever the counts. Its ratios are exact where all sessions have the same number of recordings;
-        otherwise they may be several nats away, without a bound. It refuses sides that share a session. Use it to
+        With `pairs` (n, 2), rows of `enrolled` and of `tests`, only the (n,) ratios of these pairs. The calibration
+        that training or `calibrate` learnt is applied, unless `calibrated` is False.
+
+        If nearly every side has its own counts of sessions and recordings, no matrix product serves many pairs, and
+        each pair takes a matrix factorisation: some thousands of pairs a second. `approximate` takes a few products
+        for all pairs, whatever the counts. Its ratios are exact where all sessions have the same number of recordings;
+        otherwise they may be wrong by several nats, without a bound. It refuses sides that share a session. Use it to
         rank many candidates, not for ratios that are reported.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
@@ -182,7 +187,8 @@ class ScoresTrials(ABC):
     ) -> tuple[Array, Array]:
         """The k highest-scoring rows of `enrolled` for each test, highest first, and their ratios, (len(tests), k).
 
-        The whole matrix is never held. Of equal ratios the lower row comes first; all come if fewer are enrolled.
+        Use it where only the best candidates matter, as the whole matrix is never in memory. Of equal ratios the lower
+        row comes first; if fewer than k sides are enrolled, all of them come.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> sides = plda.enroll([[-1.0], [0.0], [2.0]], ["a", "b", "c"])
@@ -215,28 +221,31 @@ class ScoresTrials(ABC):
     ) -> Clustering:
         """Put recordings into clusters, one for each speaker, however many speakers there are.
 
-        Of all partitions of the sessions that are looked at, the one with the highest posterior is taken. The prior
-        is that of Ewens: there is no threshold to tune. The unscaled model is used (`model_`). The number of clusters
-        is a guess, too: it is good for recordings like the training data, and too small or too large for others.
+        Clusters are merged and sessions moved as long as that makes the partition of the sessions more probable; the
+        most probable partition on that path is the result, which need not be the best of all. The prior is that of
+        Ewens, so that there is no threshold to tune. The unscaled model is used (`model_`). The number of clusters is
+        an estimate: expect it to be good for recordings like the training data, and too small or too large for others.
+        Adapt the model to these first.
 
         Parameters
         ----------
         X : recordings (n, d), or `Recordings`, or enrolled sides, each of which then is of one speaker; sessions of one
-            occasion of a side count for less there, too
+            occasion of a side count for less there as well
         session, channel : (n,) as for `enroll`; for `Recordings`, mappings by id. The recordings of a session are of
             one speaker, and count as one.
         prior : the probability that two random sessions are of one speaker. None: it is learned from the recordings,
             so that as many speakers are found as the prior expects (`Clustering.prior` has what was learned).
-        n_speakers, min_speakers, max_speakers : how many speakers there are, if that is known
-        must_link, cannot_link : pairs (k, 2) of recordings (row numbers, or ids) of one speaker, or of two
+        n_speakers, min_speakers, max_speakers : the number of speakers, or bounds on it, if they are known
+        must_link, cannot_link : pairs (k, 2) of recordings (row numbers, or ids) that are of one speaker, or of two
         known : enrolled speakers. A cluster may be one of them, or somebody else; all ratios then come from
             `ratio_model_`.
         weight : the weight of the log ratios against that of the prior. A weight below 1 trusts the ratios less.
-        discount : the weight of the evidence of each item, for items that are no independent sessions, such as
-            windows of speech that overlap
-        refine : whether single sessions are moved after clusters have been merged, as long as that is better
-        within_session : all recordings are of what was one session in training, such as the segments of a file where
-            files were sessions: speakers then differ by VV' + UU', and recordings by the noise
+        discount : the weight of the evidence of each item. Give less than 1 for items that are not independent
+            sessions, such as windows of speech that overlap.
+        refine : whether single sessions are moved after clusters have been merged, as long as that makes the
+            partition more probable
+        within_session : whether all recordings are of one session, such as the segments of a file if files were the
+            sessions of the training: speakers then differ by VV' + UU', and recordings by the noise
 
         Examples
         --------
@@ -267,7 +276,7 @@ class ScoresTrials(ABC):
         )
 
     def predict(self, X: ArrayLike) -> Array:
-        """What a service that knows `predict` alone can ask of the model, such as one of mlflow.
+        """Ratios of pairs in one matrix, for services such as those of mlflow that can call `predict` alone.
 
         Two recordings side by side in each row, `X` (n, 2 d) or (n, 2, d), give the (n,) ratios of these pairs, each
         in a session of its own, as `llr` gives them; single recordings (n, d) give what `transform` gives.
@@ -291,7 +300,7 @@ class ScoresTrials(ABC):
     def _sides(self, enrolled: Sides | ArrayLike, tests: Sides | ArrayLike) -> tuple[Sides, Sides]:
         """Both sides of trials, with a side for each row of a matrix.
 
-        Sides that do not fit are refused, and recordings that are far from the training data give a warning.
+        Sides of other models are refused, and recordings that are far from the training data give a warning.
         """
         sides = []
         for name, side in (("enrolled", enrolled), ("tests", tests)):
@@ -312,12 +321,12 @@ class ScoresTrials(ABC):
         return checks.rows(self, X, **labels)
 
     def scorer(self, enrolled: Sides, calibrated: bool = True) -> Scorer:
-        """Ratios of enrolled sides and any tests, calibrated here only where that takes the structure of the trials."""
+        """What computes ratios of enrolled sides; it calibrates them only by structure, which needs the sides."""
         known = calibrated and isinstance(self.calibration_, StructureCalibration)
         return Scorer(enrolled, calibration=self.calibration_.maps if known else None)
 
     def _calibrated(self, ratios: Array, calibrated: bool) -> Array:
-        """Ratios of a `scorer`, calibrated by their values alone where the scorer leaves that to be done."""
+        """Ratios of a `scorer`, calibrated here unless that goes by structure and the scorer has done it."""
         if not calibrated or self.calibration_ is None or isinstance(self.calibration_, StructureCalibration):
             return ratios
         return self.calibration_.apply(ratios)
@@ -325,11 +334,11 @@ class ScoresTrials(ABC):
     def structure(
         self, enrolled: Sides | ArrayLike, tests: Sides | ArrayLike, pairs: ArrayLike | None = None
     ) -> Structure:
-        """What is known of trials before their vectors are: `expected` and `alike`, of the shape that `llr` gives.
+        """What is known of trials without their vectors: `expected` and `alike`, of the shape that `llr` gives.
 
         `expected` is the ratio in nats that the model expects of a target trial, the mutual information of the two
-        sides; `alike` is the share of pairs of recordings, one of each side, of one kind of channels. Sides that share
-        a session are taken as if they did not.
+        sides; `alike` is the share of pairs of recordings, one of each side, that are of one kind of channel. A session
+        that both sides share is counted as if it were two.
 
         >>> plda = PLDA.from_parameters([0.0], [[1.0]], None, [[1.0]])
         >>> few, many = plda.enroll([[0.3]], ["one"]), plda.enroll([[0.1], [0.2], [0.4]], ["three"] * 3)
@@ -351,10 +360,12 @@ class ScoresTrials(ABC):
         structure: Structure | None = None,
         **options: Any,
     ) -> Self:
-        """Learn a calibration of the ratios from uncalibrated scores of trials, in the place of the one that was there.
+        """Learn a calibration of the ratios from trials of known truth; it replaces the one that was there.
 
-        What is learnt is applied to raw ratios. Learnt from calibrated ones, it would be close to doing nothing, and
-        would undo the calibration that was there; nothing in the scores gives that away.
+        Expect ratios that mean what they say for trials like those it learns from, and for no others: use trials of
+        speakers who were not in the training, recorded as in use. The scores must be raw, as the calibration is
+        applied to raw ratios. From calibrated ones it would learn to do next to nothing, and nothing in the scores
+        shows that mistake.
 
         Parameters
         ----------
@@ -362,8 +373,8 @@ class ScoresTrials(ABC):
         labels : (n,) whether each is a target
         method : "affine", a scale and an offset; "pav", a rising step function, which needs many more trials;
             "structure", a scale and an offset for each structure, which needs trials of several structures
-        structure : of the trials, for that method: what the method `structure` gives
-        options : those of the calibration (`duoplda.calibration`)
+        structure : for method="structure": the structure of the trials, as `structure` gives it
+        options : parameters of the calibration (`duoplda.calibration`)
         """
         check_is_fitted(self)
         if (method == "structure") != (structure is not None):
@@ -378,15 +389,15 @@ class ScoresTrials(ABC):
         return self
 
     def load_sides(self, path: PathLike, *, device: Device = None) -> Sides:
-        """Read sides that this model enrolled and `Sides.save` wrote; with `device`, to a device of torch."""
+        """Read sides that this model enrolled and `Sides.save` wrote; with `device`, onto a device of torch."""
         check_is_fitted(self)
         return sides.load(path, self.ratio_model_.like(on_device(np.zeros(1), device)))
 
     def save(self, path: PathLike, *, provenance: Mapping[str, Any] | None = None, force: bool = False) -> None:
         """Write the model, with all its steps, to one safetensors file, whole or not at all.
 
-        `force` replaces an existing file. `provenance` says where the model comes from, in terms of JSON; versions of
-        the software are added to it.
+        `force` replaces an existing file. `provenance` says where the model comes from, as a dictionary that JSON can
+        hold; the versions of the software are added to it.
         """
         check_is_fitted(self)
         files.write(path, self, provenance, force)
@@ -416,7 +427,9 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     or its augmented copies) share x_ij, so that they are not taken for independent evidence.
 
     It expects recordings that are about Gaussian: use `Backend` for embeddings, which centres, whitens and normalises
-    their lengths first. With fewer than some hundred speakers, set `shrinkage="auto"`.
+    their lengths first. With fewer than some hundred speakers, set `shrinkage="auto"`: maximum likelihood overfits,
+    and its ratios are badly calibrated. Where no session has two recordings, the model is simplified PLDA, for which
+    any other implementation will do as well.
 
     Parameters
     ----------
@@ -427,8 +440,8 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         otherwise 0, which is simplified PLDA.
     model : None, "auto", "plain", "two-source" or "kinds"
         "plain": no sessions and no kinds of channels, as if each recording were a session; "two-source": sessions, one
-        kind; "kinds": both. None: all that is labelled. "auto": chosen by held-out speakers (see `criterion`), by
-        statistics of the one pass; it takes as long as training all of them.
+        kind; "kinds": both. None: all that is labelled. "auto": chosen by held-out speakers (see `criterion`). That
+        reads the recordings once, and takes as long as training all three models.
     shrinkage : None, "auto", float or (speaker, session, noise[, channel])
         How far the covariances VV', UU' and W^-1 are moved towards the shape of the total covariance after training,
         from 0 to 1 (see `duoplda.model.shrinkage`); `channel` moves the noise of each kind towards the mean over the
@@ -436,17 +449,18 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         channels are moved towards each other where one of them has fewer than 10 d recordings; held-out speakers
         choose how far. Shrunk covariances are of full rank.
     criterion : {"decision", "likelihood"}
-        What "auto" goes by. "decision": the cost of trials between held-out speakers, which also chooses scales of VV'
-        and UU' and a calibration of the ratios (see `duoplda.selection.decision`); where no speaker has two sessions,
-        the likelihood, with a warning. "likelihood": the likelihood of held-out speakers.
+        What decides wherever "auto" is given. "decision": the cost of trials between held-out speakers, which also
+        chooses scales of VV' and UU' and a calibration of the ratios (see `duoplda.selection.decision`); where no
+        speaker has two sessions, the likelihood, with a warning. "likelihood": the likelihood of held-out speakers.
     enrolment : None or ((sessions, recordings), ...)
-        What enrolments will look like in use: sessions, and recordings of each (None: all that there are), for the
-        held-out trials. None: a mixture, from one recording to all recordings of three sessions.
+        What enrolments will look like in use, for the held-out trials: pairs of a number of sessions and a number of
+        recordings of each (None: all that there are). None: a mixture, from one recording to all recordings of three
+        sessions.
     priors : prior probabilities of a target at which decisions will be made, for the held-out trials
     calibration : {"affine", "structure"}
-        What held-out trials learn to make of the ratios: one scale and one offset, or a scale and an offset for each
-        structure of trials (`duoplda.calibration.StructureCalibration`), where that saves held-out speakers more than
-        its standard error.
+        The calibration that held-out trials learn: one scale and one offset, or a scale and an offset for each
+        structure of trials (`duoplda.calibration.StructureCalibration`), if that lowers the cost of held-out trials by
+        more than its standard error.
     n_channels : int, None or "auto"
         Learn this number of kinds of channels where they are not labelled. The model is then trained on a bounded
         sample (256 MiB, at most 64 sessions of a speaker and 16 recordings of a session; see `duoplda.model.sample`),
@@ -455,19 +469,20 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         of held-out speakers would have to be likelier by two standard errors, and their trials to cost less by one.
         Where kinds bring little, fewer are found than there are.
     n_folds : the number of folds into which speakers are divided, to be held out in turn
-    init : {"moments", "random"}; start from an analysis of variance, or from loadings drawn with `random_state`
+    init : {"moments", "random"}: EM starts from an analysis of variance, or from loadings drawn with `random_state`
     tol : EM stops when an iteration gains less than this, in nats per recording
     max_iter : the largest number of iterations; a ConvergenceWarning says when they were not enough
-    accelerate : Anderson acceleration, safeguarded by the likelihood
-    minimum_divergence : the MD step after each ML step; without it EM is very slow
+    accelerate : whether Anderson acceleration, safeguarded by the likelihood, saves iterations
+    minimum_divergence : whether a minimum-divergence step follows each maximum-likelihood step; without it EM is very
+        slow
     noise_floor : float
-        No eigenvalue of W^-1 falls below this share of the mean variance of a dimension. 0: there is no floor, and
-        data that leave W^-1 singular are refused.
+        No eigenvalue of W^-1 falls below this share of the mean variance of a dimension. With 0 there is no floor, and
+        data from which W^-1 would be singular are refused.
     random_state : int, RandomState instance or None
         Seeds `init="random"` and, if it is an int, the division of speakers into folds.
     callback : callable or None
         `callback(iteration, log_likelihood, model)` is called after each iteration; returning True ends training. An
-        observer (`duoplda.observer`), which `fit` takes, is told more.
+        observer (`duoplda.observer`), which `fit` takes, learns more.
 
     Attributes
     ----------
@@ -478,26 +493,28 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         Kinds of channels, their means and their shares of the recordings; `mean_` is the mean over them.
     model_ : the same parameters as one frozen object
     shrinkage_ : Shrinkage   shrinkage_path_ : dict
-        What was chosen or given; for every choice that was tried, the log-likelihood per recording of held-out
-        speakers, or the cost of their trials.
+        The shrinkage that was chosen or given; and for every choice that was tried, the log-likelihood per recording of
+        held-out speakers, or the cost of their trials.
     scales_ : Scales   calibration_ : a calibration or None   cost_ : float or None
         What held-out trials chose: factors of VV' and UU' in the model that serves ratios (`model_`, likelihoods and
-        posteriors are without them), the calibration that `llr` applies, and the cost that is left (1: no information).
+        posteriors do not use them), the calibration that `llr` applies, and the cost of these trials with it: 0 is
+        perfect, 1 is as good as no recordings at all.
     occasion_correlation_ : float or None
         kappa, what sessions of one occasion have in common beside the speaker, as a share of what differs from session
-        to session: what held-out trials across occasions chose, where these were named. It can be assigned.
+        to session. Held-out trials across occasions choose it where occasions were named. It can be assigned.
     model_costs_ : dict
-        Where `model="auto"`: the cost of held-out trials (or minus the likelihood, if that chose) of each model, the
-        chosen one first.
+        With `model="auto"`: the cost of held-out trials of each model, the chosen one first (minus the likelihood, if
+        that was the criterion).
     channel_costs_ : dict
-        Where `n_channels="auto"`: the same for each number of kinds that was tried.
+        With `n_channels="auto"`: the same for each number of kinds that was tried.
     adapted_ : dict or None
-        What `adapt` did, and why.
+        What `adapt` did and why; None for a model that was not adapted.
     counts_ : dict
         Numbers of recordings, sessions and speakers of the training data.
     log_likelihoods_ : (n_iter_ + 1,)
-        Of the training data at the start and after each iteration; with several kinds, plus the log of the common prior
-        that keeps every kind's noise regular: worth one recording, or d where a kind has fewer than 10 d recordings.
+        Of the training data, at the start and after each iteration. With several kinds, the log of their common prior
+        is added. It keeps the noise of every kind regular, and counts as one recording, or as d recordings where a kind
+        has fewer than 10 d.
     n_iter_ : int   n_evaluations_ : int   converged_ : bool
 
     Examples
@@ -553,6 +570,9 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     ) -> Self:
         """Learn the parameters from recordings.
 
+        Speakers need several recordings each, and in several sessions if speaker and session are to be told apart:
+        `duoplda.advise` says what given labels allow. Where EM has not converged, there is a `ConvergenceWarning`.
+
         Parameters
         ----------
         X : (N, d) recordings, or a `Recordings`, which brings its own labels
@@ -560,7 +580,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         occasion : (N,) the day, the call or the file that sessions are of, if these are known. Trials across occasions
             then tell what their sessions have in common, where held-out trials choose (`shrinkage="auto"`).
         device : a device of torch, such as "cuda", through which recordings of the host are streamed
-        observer : is told how far training is (`duoplda.observer`)
+        observer : receives the progress of the training (`duoplda.observer`)
         """
         stats = self.statistics(self._recordings(X, y, session, channel, occasion), device=device)
         self.n_features_in_ = stats.d
@@ -569,9 +589,9 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     def statistics(
         self, recordings: Recordings, transform: channels.Transform | None = None, *, device: Device = None
     ) -> Statistics:
-        """Gather in one pass what `fit_statistics` needs, with folds where held-out speakers choose something.
+        """Gather in one pass what `fit_statistics` needs, with folds if held-out speakers are to choose something.
 
-        `transform(X, channel)` is applied to each chunk first; the samples of the folds stay as they were read.
+        `transform(X, channel)` is applied to each chunk first, but not to the samples of recordings that folds keep.
         """
         checks.plda_parameters(self)
         seed = checks.seed(self.random_state)
@@ -594,11 +614,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return self.n_folds if chosen or (self.shrinkage is None and several) else 0
 
     def fit_statistics(self, stats: Statistics, state: em.State | None = None, *, observer: Observer = SILENT) -> Self:
-        """Learn the parameters from statistics; what held-out speakers choose needs them with folds (`n_folds=5`).
+        """Learn the parameters from statistics, which must have folds (`n_folds=5`) if held-out speakers choose any.
 
         With `state`, EM goes on from where an earlier training of the same statistics was interrupted, and ends with
-        the same model; the observer gets the state of each iteration. Where the statistics are of transformed
-        recordings, their samples must have been transformed, too (`Statistics.map_samples`).
+        the same model; the observer gets the state of each iteration. If the statistics are of transformed recordings,
+        their samples must have been transformed as well (`Statistics.map_samples`).
         """
         if not isinstance(stats, Statistics):
             raise DuopldaError(f"fit_statistics needs Statistics, got {type(stats).__name__}: use fit for recordings")
@@ -629,7 +649,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return self
 
     def _training(self, observer: Observer = SILENT) -> Training:
-        """The parameters as training takes them."""
+        """The parameters of this estimator as a `Training`."""
         trials = None
         if self.criterion == "decision":
             enrolment = checks.enrolment(self.enrolment)
@@ -654,7 +674,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         )
 
     def _keep(self, model: Model, priors: Array, choice: Choice | None = None) -> Self:
-        self.model_ = replace(model, W=symmetric(model.W))  # to the last digit, as a file gives it back
+        self.model_ = replace(model, W=symmetric(model.W))  # as a file gives it back, to the last digit
         self.channel_priors_ = put(priors, model.mu)
         if choice is not None:
             self.shrinkage_, self.scales_, self.calibration_, self.cost_, self.occasion_correlation_ = choice
@@ -663,7 +683,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     @property
     def ratio_model_(self) -> Model:
-        """The parameters that serve ratios: `model_` with VV' and UU' scaled by `scales_`."""
+        """The parameters that ratios are computed with: `model_` with VV' and UU' scaled by `scales_`."""
         if self.scales_ == Scales():
             return self.model_
         key = (self.model_, self.scales_)
@@ -680,7 +700,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return hasattr(self, "model_")
 
     def __getstate__(self) -> dict[str, Any]:
-        # As pairs: keys that are tuples are beyond skops, which keeps estimators without pickle.
+        # As pairs: skops, which stores estimators without pickle, cannot store keys that are tuples.
         state = super().__getstate__()
         return state | {k: list(state[k].items()) for k in ("shrinkage_path_",) if k in state}
 
@@ -744,7 +764,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         prior: float = 0.02,
         device: Device = None,
     ) -> Self:
-        """The model for another domain: see `Backend.adapt`. `X` may be `Statistics` of the target, too.
+        """The model for another domain: see `Backend.adapt`. `X` may also be `Statistics` of the target.
 
         Statistics suffice where speakers or sessions are known. With `n_folds=16` they also give a calibration.
 
@@ -788,7 +808,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return plda
 
     def with_model(self, model: Model) -> Self:
-        """A copy of this fitted PLDA with the parameters of another model; all else stays, the calibration too."""
+        """A copy of this fitted PLDA with the parameters of another model; all else stays, the calibration included."""
         plda = copy(self)
         return plda._keep(model, plda.channel_priors_)
 
@@ -797,7 +817,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
     def log_likelihood(
         self, X: ArrayLike, speaker: ArrayLike, session: ArrayLike | None = None, channel: ArrayLike | None = None
     ) -> tuple[Ids, Array]:
-        """The sorted speaker ids, and ln P(Phi_i | model) of each speaker's recordings, in nats."""
+        """The sorted speaker ids, and ln P(Phi_i | model) of each speaker's recordings, in nats.
+
+        Differences between models, or between ways to put the same recordings together, mean something; the values
+        themselves depend on the number and the units of the dimensions.
+        """
         model, rows, labels = self._labelled(X, speaker, session, channel)
         return labels.speaker_ids, posteriors.log_likelihoods(model, rows, labels)
 
@@ -809,11 +833,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         channel: ArrayLike | None = None,
         sample_weight: None = None,
     ) -> float:
-        """Mean log marginal likelihood per recording, in nats; more is better, as for other densities of scikit-learn.
+        """The mean log marginal likelihood per recording, in nats: higher is better, as for other densities.
 
-        It compares models of the very same recordings, such as numbers of factors. Densities after different steps (of
-        LDA to other dimensions, with or without whitening) do not compare: choose those by the decisions that they
-        lead to (`Backend.score`, `duoplda.metrics.cllr_scorer`).
+        Use it to compare models of the very same vectors, such as numbers of factors. Densities after different steps
+        (LDA to other dimensions, with or without whitening) cannot be compared: choose those by the decisions that
+        they lead to (`Backend.score`, `duoplda.metrics.cllr_scorer`).
 
         `sample_weight` must be None: recordings of a speaker depend on each other, and cannot be weighted one by one.
         It is here because a `Pipeline` of scikit-learn routes an argument of this name to every `score`.
@@ -855,7 +879,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return posteriors.posterior(*self._labelled(X, speaker, session, channel))
 
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
-        """(N, ny) E[y | phi] of each recording by itself."""
+        """(N, ny) E[y | phi], the expected speaker factors, of each recording by itself.
+
+        They show speakers in few dimensions. Do not compare two speakers by a distance between them: `llr` also knows
+        how certain they are.
+        """
         rows = self._rows(X, channel=channel)
         kind = self._kind(rows, channel)
         return _finite(rows, posteriors.transform(self.model_.like(rows), to_float(rows, namespace(rows)), kind))
@@ -902,11 +930,13 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         *,
         device: Device = None,
     ) -> Sides:
-        """Sum up sets of recordings as sides of trials: one side for each id in `ids` (N,), sorted by id.
+        """Enroll sets of recordings as sides of trials: one side for each id in `ids` (N,), sorted by id.
 
-        A set may hold several sessions, and several recordings of each. Session ids also tell when the two sides of a
-        trial share a session, which `llr` then takes into account. Where the kind of channel is not given, or not known
-        to the model, it is inferred from the recording.
+        A side takes as little memory for many recordings as for one. A set may hold several sessions, and several
+        recordings of each. Name the sessions where recordings are copies of one conversation: otherwise
+        each counts as independent evidence, and ratios are far too large. Session ids also tell when the two sides of
+        a trial share a session, which `llr` then takes into account. Where the kind of channel is not given, or not
+        known to the model, it is inferred from the recording.
 
         With `occasion` (N,), the day, the call or the file of each recording, m sessions of one occasion of a side
         count as m / (1 + (m - 1) kappa), as they share more than the speaker. kappa is `occasion_correlation_`, or .1
@@ -930,7 +960,11 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
     @staticmethod
     def posterior_probability(llr: ArrayLike, prior: float = 0.01) -> Array:
-        """P(same speaker | recordings) = 1 / (1 + exp(-LLR) (1 - prior) / prior)."""
+        """P(same speaker | recordings) = 1 / (1 + exp(-LLR) (1 - prior) / prior).
+
+        `prior` is the probability of one speaker before the recordings were heard, in (0, 1). It comes from the use,
+        not from the model: whoever decides must give it, as the answer depends on it as much as on the ratio.
+        """
         if not (isinstance(prior, Real) and 0 < prior < 1):
             raise DuopldaError(f"prior={prior!r} must lie between 0 and 1")
         xp = namespace(llr)
@@ -963,7 +997,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
         return self.model_.ny
 
     def _kind(self, X: Array, channel: ArrayLike | None) -> NDArray[np.int64]:
-        """The kind of each recording: as labelled where the model knows the label, else the most probable."""
+        """The kind of each recording: its label where the model knows that, else the most probable kind."""
         n = X.shape[0]
         K = self.model_.K
         if K == 1:
@@ -985,7 +1019,7 @@ class PLDA(ScoresTrials, checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, 
 
 
 def _finite(X: Array, *results: Array) -> Array:
-    """The first result if all are finite; otherwise an error names the rows of X to blame: not finite, or largest."""
+    """Return the first result if all are finite; otherwise name the rows of X that are not, or the largest ones."""
     if all(bool(namespace(r).all(namespace(r).isfinite(r))) for r in results):
         return results[0]
     check_finite(X)

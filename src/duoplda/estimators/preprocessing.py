@@ -1,9 +1,9 @@
-"""What is done to embeddings before PLDA: centre, reduce (LDA), whiten, normalise lengths. scikit-learn transformers.
+"""The steps before PLDA, as scikit-learn transformers: centre, reduce (LDA), whiten, normalise lengths.
 
     x <- x - mean         x <- L'x,  L'(within) L = I         x <- T^(-1/2) x         x <- sqrt(d) x / |x|
 
-All but the last are affine, and what they learn follows from means and covariances, which one pass over the data gives.
-Recordings are transformed in their own array library, on their own device; what is learnt stays on the host.
+All but the last are affine. They are learnt from means and covariances, which one pass over the data gives. Recordings
+are transformed in their own array library, on their own device; what is learnt stays on the host, in NumPy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 
 
 def through(steps: Mapping[str, BaseEstimator], X: ArrayLike, channel: ArrayLike | None = None) -> Array:
-    """(N, k) recordings `X` (N, d) after the fitted steps; `channel` (N,) matters where they are centred by it."""
+    """(N, k) recordings `X` (N, d) after the fitted steps; steps that go by channel need their kinds `channel` (N,)."""
     rows = check_rows(X)[0]
     if not steps:
         return rows
@@ -63,11 +63,11 @@ def through(steps: Mapping[str, BaseEstimator], X: ArrayLike, channel: ArrayLike
     def fill(part: slice) -> None:
         out[part] = _applied(steps, rows[part], None if kinds is None else kinds[part])
 
-    # Blocks stay in the caches. As they do not depend on the number of threads, neither do the bits of the result.
+    # Blocks fit into the caches. They do not depend on the number of threads, and so the result does not either.
     try:
         deque(in_order(fill, row_blocks(len(rows), rows), 2.0 * rows.size * rows.shape[1]), maxlen=0)
     except DuopldaError:
-        return _applied(steps, rows, kinds)  # raises again, and names the rows of X, not those of a block
+        return _applied(steps, rows, kinds)  # this raises again, and names the rows of X instead of those of a block
     return out
 
 
@@ -80,7 +80,7 @@ def _applied(steps: Mapping[str, BaseEstimator], X: Array, channel: NDArray[Any]
 
 
 def folded(steps: Mapping[str, BaseEstimator]) -> Transform:
-    """The fitted steps as VBx and pyannote keep them: centre, normalise lengths, multiply, centre, normalise lengths.
+    """The fitted steps as VBx and pyannote store them: centre, normalise lengths, multiply, centre, normalise lengths.
 
         x -> sqrt(k) unit( sqrt(d) unit(x - mean1) lda - mean2 )
 
@@ -92,15 +92,15 @@ def folded(steps: Mapping[str, BaseEstimator]) -> Transform:
     for name, step in steps.items():
         if isinstance(step, Center) and step.by_channel and len(step.channels_) > 1:
             kinds = f"means of {len(step.channels_)} kinds of channels"
-            raise DuopldaError(f"{name} has {kinds}, and the files have room for one: train without center_by_channel")
+            raise DuopldaError(f"{name} has {kinds}, and the files hold one mean: train without center_by_channel")
         if isinstance(step, LengthNorm):
             parts.append([])
         else:
             parts[-1].append((name, step))
     chain = " -> ".join(steps) or "no preprocessing"
     if len(parts) not in (2, 3) or parts[-1]:
-        said = f"{chain} cannot be written for VBx or pyannote, which normalise lengths twice, and last"
-        raise DuopldaError(f"{said}: train with length normalisation, for one by Backend.preset('vbx')")
+        said = f"{chain} cannot be written for VBx or pyannote, which normalise lengths twice, once at the end"
+        raise DuopldaError(f"{said}: train with length normalisation, for example by Backend.preset('vbx')")
     d = next(iter(steps.values())).n_features_in_
     mean1, matrix = _affine(parts[0], d)
     if len(parts) == 2:
@@ -109,9 +109,8 @@ def folded(steps: Mapping[str, BaseEstimator]) -> Transform:
         mean1 = parts[0][0][1].mean_ if parts[0] and isinstance(parts[0][0][1], Center) else np.zeros(d)
         return Transform(mean1, matrix, np.zeros(matrix.shape[1]))
     if early := [name for name, step in parts[0] if not isinstance(step, Center)]:
-        said = (
-            f"{', '.join(early)} comes before the first of two length normalisations, where the files have a mean only"
-        )
+        names = ", ".join(early)
+        said = f"{names} comes before the first of two length normalisations, where the files can have only a mean"
         raise DuopldaError(f"{chain} cannot be written for VBx or pyannote: {said}")
     mean2, lda = _affine(parts[1], d)
     return Transform(mean1, lda, mean2)
@@ -131,11 +130,11 @@ def _affine(steps: list[tuple[str, BaseEstimator]], d: int) -> tuple[Floats, Flo
 
 
 def unfolded(transform: Transform) -> dict[str, Any]:
-    """The five steps of a transform, fitted."""
+    """The five fitted steps of a transform, the reverse of `folded`."""
     d, k = transform.lda.shape
     lda = LDA(k)
     lda.matrix_ = transform.lda
-    lda.ratios_ = np.zeros(0)  # another tool's file does not tell them
+    lda.ratios_ = np.zeros(0)  # the file of another tool does not have them
     steps: dict[str, Any] = {
         "center": Center().set_mean(transform.mean1),
         "length_norm": LengthNorm(),
@@ -196,7 +195,7 @@ class Covariances:
             noise = within / s.df[0]
             sessions = (session - s.df[1] * noise) / s.a if s.df[1] > 0 and s.a > 0 else 0 * noise
             sizes, E = np.linalg.eigh(symmetric(sessions))
-            sessions = (E * np.maximum(sizes, 0.0)) @ E.T  # with few data a difference of covariances may be negative
+            sessions = (E * np.maximum(sizes, 0.0)) @ E.T  # a difference of two estimates may have negative eigenvalues
         else:  # no session has two recordings: noise and sessions are one
             noise = session / s.df[1] if s.df[1] > 0 else 0 * session
             sessions = 0 * noise
@@ -207,7 +206,7 @@ class Covariances:
 
 
 class _Step(TransformerMixin, BaseEstimator, ABC):
-    """What the transformers share."""
+    """The checks of input, and learning from statistics, which the transformers share."""
 
     def _rows(self, X: ArrayLike, reset: bool = False, **labels: ArrayLike | None) -> Array:
         if not reset:
@@ -217,19 +216,19 @@ class _Step(TransformerMixin, BaseEstimator, ABC):
         return to_float(X, namespace(X))
 
     def transform(self, X: ArrayLike, channel: ArrayLike | None = None) -> Array:
-        """(N, k) recordings after this step; `X` (N, d) does not change.
+        """(N, k) recordings after this step; `X` (N, d) itself does not change.
 
-        Their kinds of channels (N,) matter where each kind is centred on its own mean.
+        Their kinds of channels (N,) matter if each kind is centred on its own mean.
         """
         rows = self._rows(X, channel=channel)
         return self._applied(np.array(rows) if isinstance(rows, np.ndarray) else rows, channel)
 
     @abstractmethod
     def _applied(self, X: Array, channel: ArrayLike | None = None) -> Array:
-        """The same of checked rows (N, d), which may be overwritten if they are NumPy's."""
+        """Transform checked rows (N, d); the step may overwrite them if they are an array of NumPy."""
 
     def _channel(self, channel: ArrayLike | None) -> ArrayLike | None:
-        """The kinds of the recordings, where they matter."""
+        """The kinds of the recordings if the step goes by them, otherwise None."""
         if self.by_channel and channel is None:
             raise DuopldaError(f"{type(self).__name__}(by_channel=True) needs channel: the kind of each recording")
         return channel if self.by_channel else None
@@ -245,7 +244,7 @@ class _Step(TransformerMixin, BaseEstimator, ABC):
 
 
 class _Linear(_Step):
-    """Multiplies recordings by what it has learnt, `matrix_`."""
+    """A step that multiplies recordings by `matrix_`."""
 
     matrix_: Floats
 
@@ -256,7 +255,7 @@ class _Linear(_Step):
         infinite = np.flatnonzero(~to_numpy(xp.all(xp.isfinite(product), axis=1)))
         if len(infinite):
             where = f"{len(infinite)} of {len(X)} rows: {some(infinite)}"
-            raise DuopldaError(f"values too large to be multiplied in {where}. On what scale are they?")
+            raise DuopldaError(f"values too large to be multiplied in {where}: on what scale are these vectors?")
         return product
 
 
@@ -266,7 +265,7 @@ class Center(OneToOneFeatureMixin, _Step):
 
     Parameters
     ----------
-    by_channel : subtract the mean of the recording's kind; the mean of all where its kind is unknown or not given
+    by_channel : subtract the mean of the recording's kind, or the mean of all if its kind is unknown or not given
 
     Attributes
     ----------
@@ -314,10 +313,12 @@ class Center(OneToOneFeatureMixin, _Step):
 class Whiten(OneToOneFeatureMixin, _Linear):
     """Make the total covariance T the identity: x <- T^(-1/2) x, the symmetric root.
 
+    It needs more recordings than dimensions: directions without variance are not stretched, and a warning says so.
+
     Parameters
     ----------
-    floor : no eigenvalue of T counts for less than this share of their mean; a warning says when it matters
-    by_channel : T is the covariance about the mean of each kind of channel: for recordings centred by channel
+    floor : eigenvalues of T below this share of their mean are raised to it
+    by_channel : whether T is the covariance about the mean of each kind of channel, for recordings centred by channel
 
     Attributes
     ----------
@@ -348,7 +349,7 @@ class Whiten(OneToOneFeatureMixin, _Linear):
             raise DuopldaError(f"{cause}: nothing can be whitened")
         if low := int((s < least).sum()):
             warnings.warn(
-                f"{low} of {len(s)} directions have (almost) no variance, and are not blown up to 1 by whitening: "
+                f"{low} of {len(s)} directions have (almost) no variance, and whitening does not stretch them to 1: "
                 "there are too few recordings for the dimensions, or columns repeat. LDA can leave them out",
                 UserWarning,
                 stacklevel=4,
@@ -361,6 +362,7 @@ class Whiten(OneToOneFeatureMixin, _Linear):
 class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
     """Keep the directions in which speakers differ most, compared with everything else that varies.
 
+    Fewer dimensions take less time and fewer recordings to train on. With shrinkage, PLDA seldom needs LDA before it.
     An analysis of variance divides the covariance between speakers, sessions and recordings, so that a session counts
     once, however many recordings it has. With Sigma_w the sum of the channel and session covariances and Sigma_b the
     covariance of speakers,
@@ -369,9 +371,9 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
 
     Parameters
     ----------
-    n_components : directions to keep; None: the number of speakers less one, or all directions if these are fewer
-    session_nuisance : sessions count as nuisance, as channels do; False: Sigma_w is the channel covariance alone
-    by_channel : differences between the means of the kinds are no nuisance: for recordings centred by channel
+    n_components : the number of directions to keep; None: one less than there are speakers, or all if that is less
+    session_nuisance : whether sessions count as nuisance, as channels do; if not, Sigma_w is the channel covariance
+    by_channel : whether differences between the means of the kinds are no nuisance, for recordings centred by channel
 
     Attributes
     ----------
@@ -419,13 +421,13 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
         if not size > 0:
             raise DuopldaError("LDA needs speakers with two recordings or more: nothing varies within speakers")
         s, E = np.linalg.eigh(within)
-        # With few recordings some directions have no nuisance: the floor, as of `Whiten`, keeps their ratios finite.
+        # With few recordings, some directions have no nuisance: the floor, as in `Whiten`, keeps their ratios finite.
         root = (E / np.sqrt(np.maximum(s, 1e-6 * size))) @ E.T
         ratios, V = np.linalg.eigh(symmetric(root @ covariances.speaker @ root))
         order = np.argsort(-ratios)[: int(n)]
         L = root @ V[:, order]
         largest = L[np.abs(L).argmax(axis=0), np.arange(int(n))]
-        L *= np.where(largest < 0, -1.0, 1.0)  # signs that do not depend on LAPACK
+        L *= np.where(largest < 0, -1.0, 1.0)  # otherwise the signs depend on the release of LAPACK
         self.matrix_ = L
         self.ratios_ = ratios[order]
         return self
@@ -436,14 +438,16 @@ class LDA(checks.NeedsSpeakers, ClassNamePrefixFeaturesOutMixin, _Linear):
 
 
 class LengthNorm(OneToOneFeatureMixin, _Step):
-    """Scale every recording to the length sqrt(d), so that a dimension's variance is about 1.
+    """Scale every recording to the length sqrt(d), so that the variance of a dimension is about 1.
+
+    It makes embeddings more Gaussian, as PLDA expects them. Recordings of length 0 are an error.
 
     >>> LengthNorm().fit_transform([[3.0, 4.0]]).round(4).tolist()
     [[0.8485, 1.1314]]
     """
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Nothing is learnt."""
+        """Check the recordings; nothing is learnt."""
         self._rows(X, reset=True)
         return self
 
@@ -451,11 +455,11 @@ class LengthNorm(OneToOneFeatureMixin, _Step):
         xp = namespace(X)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = xp.vecdot(X, X)
-        # Between these limits neither squares nor their sums overflow or vanish, which is nearly always so.
+        # Between these limits, which hold nearly always, neither squares nor their sums overflow or vanish.
         if bool(xp.all((squares > 1e-200) & (squares < 1e200))):
             scale = xp.sqrt(X.shape[1] / squares)[:, None]
             return np.multiply(X, scale, out=X) if isinstance(X, np.ndarray) else X * scale
-        check_finite(X)  # the steps before may have made infinite values of finite ones
+        check_finite(X)  # earlier steps may have overflowed
         scale = xp.max(xp.abs(X), axis=1, keepdims=True)
         zero = np.flatnonzero(to_numpy(scale)[:, 0] == 0)
         if len(zero):

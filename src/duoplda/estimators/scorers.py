@@ -1,4 +1,4 @@
-"""Decisions about speakers who were held out, as scorers of scikit-learn: `GridSearchCV` and others choose by them."""
+"""Metrics of trials between held-out speakers as scorers of scikit-learn, for `GridSearchCV` and the like."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def held_out_trials(
     *,
     enrolment: Any = None,
 ) -> tuple[Floats, Booleans]:
-    """Trials between labelled recordings that the model has not seen: their ratios (n,), and which are targets (n,).
+    """Trials between labelled recordings that the model has not seen: ratios (n,), and whether each is a target (n,).
 
     Half of the sessions of each speaker enrol, in each of the forms of `enrolment`, and the others test: every
-    enrolment is scored against every test recording, of all speakers. A speaker with one session only tests. Which
-    sessions enrol depends on the labels and on the order of the rows alone, so that all models are compared on the same
+    enrolment is scored against every test recording of all speakers. A speaker with one session only tests. Which
+    sessions enrol depends only on the labels and on the order of the rows, so that all models are compared on the same
     trials. There are at most 1,000 speakers, 3,000 enrolments and 3,000 tests, chosen by hashes of their names. The
-    speakers must not be those of the training data: divide recordings by speakers (`GroupKFold`, with the speakers as
-    groups).
+    speakers must not be those of the training data, on which any model looks too good: divide recordings by speakers
+    (`GroupKFold`, with the speakers as groups).
 
     Parameters
     ----------
@@ -80,17 +80,17 @@ def held_out_trials(
     if session is None and last.plda_.session_loadings_.shape[1]:
         warnings.warn(
             "no sessions were given for the held-out recordings, but the model was trained with sessions of several "
-            "recordings: if there are such here, too, copies of a recording become target trials. Give `session`, in "
-            "scikit-learn by sklearn.set_config(enable_metadata_routing=True)",
+            "recordings: if there are such sessions here as well, copies of a recording become target trials. Give "
+            "`session`, in scikit-learn by sklearn.set_config(enable_metadata_routing=True)",
             UserWarning,
             stacklevel=3,
         )
-    # The place of each recording stands for it in the sample: what is drawn then depends on the labels alone.
+    # The sample is of the places of recordings, not of their vectors: what is drawn then depends only on the labels.
     places = Recordings.from_arrays(np.arange(float(n))[:, None], y, session, channel)
     sample = Sample.of(places, FOLD_SAMPLE)
     trials = make_trials(sample, checks.enrolment(enrolment))
     if trials is None:
-        raise DuopldaError("no trials can be made: at least one speaker of two sessions, and another one, are needed")
+        raise DuopldaError("no trials can be made: there must be a speaker with two sessions, and another speaker")
     row = sample.X[:, 0].astype(np.int64)
 
     def enrolled(index: Ints, ids: Ints, sessions: Ints | None) -> Sides:
@@ -98,7 +98,7 @@ def held_out_trials(
         recordings = X.iloc[rows] if hasattr(X, "iloc") else take(X if hasattr(X, "shape") else np.asarray(X), rows)
         recordings = model[:-1].transform(recordings) if len(steps) > 1 else recordings  # type: ignore[index]
         sides = last.enroll(recordings, ids, sessions, None if channel is None else sample.kind[index])
-        sides.seen = None  # a recording is in many sets, which must not count as speakers where domains are compared
+        sides.seen = None  # no domain check: a recording is in many sets, which would all count as speakers
         return sides
 
     tests = enrolled(trials.test, np.arange(len(trials.test)), None)
@@ -110,17 +110,17 @@ def held_out_trials(
 class TrialScorer:
     """A metric of held-out trials as a scorer of scikit-learn: `scoring=` of `GridSearchCV` and `cross_val_score`.
 
-    Calling it with (model, X, y) gives minus the metric of `held_out_trials`, as scikit-learn takes the higher score
-    for the better one. `session` and `channel` come by metadata routing, which is scikit-learn's own way: the scorer
-    asks for both. Those of duoplda are `cllr_scorer`, `min_cllr_scorer`, `eer_scorer`, `act_dcf_scorer` and
-    `min_dcf_scorer`; the first looks at the ratios as they are, which is what a user of them gets.
+    Calling it with (model, X, y) gives minus the metric of `held_out_trials`, as higher scores are better to
+    scikit-learn. The scorer asks for `session` and `channel` by scikit-learn's metadata routing. Ready-made scorers are
+    `cllr_scorer`, `min_cllr_scorer`, `eer_scorer`, `act_dcf_scorer` and `min_dcf_scorer`. Choose by `cllr_scorer` where
+    ratios are used as they are: it also counts bad calibration, which the EER and the minima ignore.
 
     Parameters
     ----------
-    metric : a function of (scores, labels), smaller is better, such as those of `duoplda.metrics`
+    metric : a function of (scores, labels) such as those of `duoplda.metrics`; smaller values are better
     options : further arguments of the metric
     enrolment : what enrolments look like, as for `PLDA`
-    requests : the metadata that it asks for, by argument: True, or the name under which they are passed
+    requests : the metadata that the scorer asks for, by argument: True, or the name under which it is passed
 
     Examples
     --------
@@ -168,7 +168,7 @@ class TrialScorer:
         return replace(self, requests={**self.requests, **requests})
 
     def get_metadata_routing(self) -> MetadataRequest:
-        """What it asks for, as scikit-learn wants to know it."""
+        """The metadata that the scorer asks for, in the form that scikit-learn needs."""
         request = MetadataRequest(owner=repr(self))
         for name, alias in self.requests.items():
             request.score.add_request(param=name, alias=alias)

@@ -1,10 +1,10 @@
-"""Scoring: recordings stream past enrolled models, and one chunk of them is in memory at a time.
+"""Scoring recordings that need not fit in memory: they are compared with enrolled models chunk by chunk.
 
-A `ScoreJob` goes to where recordings lie: `recordings.map(job)` runs it on this machine or on a cluster. For each chunk
-of test recordings it does what `Backend.enroll` and `Backend.llr` do for arrays: preprocessing, sides, likelihood
-ratios, and then normalisation with a cohort, or calibration. `EnrollJob` sums up the recordings of models in the same
-way. Sides and scores come with sums of the vectors that were read, which tell in the end whether these recordings are
-like the training data.
+A `ScoreJob` runs where the recordings are: `recordings.map(job)` runs it on this machine or on a cluster. For each
+chunk of test recordings it does what `Backend.enroll` and `Backend.llr` do for arrays: preprocessing, sides, likelihood
+ratios, and then normalisation with a cohort, or calibration. `EnrollJob` enrolls the recordings of models in the same
+way. Sides and scores carry sums of the vectors that were read, which tell in the end whether these recordings are like
+the training data.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from duoplda.trials.normalization import COHORT_TOP, Cohort, NormalizedScorer
 from duoplda.trials.sides import Seen, Sides, seen_together
 
 Result = TypeVar("Result")
-Absent = Callable[[NDArray[Any]], object]  # is called with the ids of recordings that were not found
+Absent = Callable[[NDArray[Any]], object]  # called with the ids of recordings that were not found
 
 
 def chain_of(model: Backend | PLDA, cosine: bool = False) -> Backend:
-    """A chain as it is, or one around a PLDA alone; for cosine scoring, one whose sides are sums of vectors."""
+    """The chain itself, or one without steps for a PLDA alone; with `cosine`, one whose sides are sums of vectors."""
     chain = model
     if not isinstance(model, Backend):
         chain = Backend.from_plda(model)
-        chain.domain_memory = model.domain_memory  # once is enough for this one, too
+        chain.domain_memory = model.domain_memory  # so that both together warn once
     if not cosine:
         return chain
     d = chain.plda_.n_features_in_
@@ -55,16 +55,16 @@ def chain_of(model: Backend | PLDA, cosine: bool = False) -> Backend:
 
 @dataclass(frozen=True, eq=False)
 class ListedTrials:
-    """Pairs of a model and a recording, sorted by recording, so that those of a chunk are quickly found."""
+    """Pairs of a model and a recording, sorted by recording, so that the pairs of a chunk are quickly found."""
 
     ids: NDArray[Any]  # (t,) the recordings, sorted
     start: Ints  # (t + 1,) the pairs of recording i are order[start[i] : start[i + 1]]
     order: Ints  # (n,) places in the list that was given
-    model: Ints  # of each pair of that list, the row of its model; pairs with -1 are left out
+    model: Ints  # (n,) the row of the model of each pair of that list; pairs with -1 are left out
 
     @staticmethod
     def of(model: ArrayLike, recording: ArrayLike | Coded) -> ListedTrials:
-        """`model` (n,) rows of models, `recording` (n,) ids."""
+        """The pairs of `model` (n,), rows of models, and `recording` (n,), ids."""
         model = np.asarray(model)
         if isinstance(recording, Coded):
             sort = np.argsort(recording.names)
@@ -79,10 +79,10 @@ class ListedTrials:
         return ListedTrials(ids[times > 0], start, order if used.all() else order[used[order]], model)
 
     def pieces(self, ids: NDArray[Any], most: int | None = None) -> Iterator[tuple[slice, Ints, Ints]]:
-        """The pairs of some recordings, in pieces of about `most` pairs; None: all in one.
+        """The pairs of some recordings in pieces of about `most` pairs; None: in one piece.
 
-        A piece is a slice of `ids`; its pairs, as places in the list; and for each of these the row of its recording,
-        counted from the first one of the slice.
+        A piece has a slice of `ids`; its pairs, as places in the list; and for each pair the row of its recording,
+        counted from the first recording of the slice.
         """
         place = lab.places(ids, self.ids)
         rows = np.flatnonzero(place >= 0)
@@ -99,7 +99,7 @@ class ListedTrials:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What enrolment and scoring share: the model, and what is known of recordings."""
+    """What enrolment and scoring share: the model, and the labels of recordings as far as they are known."""
 
     chain: Backend
     session: ById
@@ -108,15 +108,15 @@ class Job:
     pairs: ListedTrials | None = None  # recordings of models, or listed trials
     wanted: NDArray[Any] | None = None  # the ids of the recordings that are used, sorted; None: all are
     occasion: ById = None
-    watch: bool = False  # whether recordings are compared with the training data
+    watch: bool = False  # whether recordings are to be compared with the training data
 
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # not what has been computed from them
 
     def chunks(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Array, Seen | None]]:
-        """Ids of the recordings that are wanted, their vectors, preprocessed, and the sum of these.
+        """For chunks of the recordings that are wanted: their ids, their preprocessed vectors, and the sum of these.
 
-        Small chunks are joined until there are about `ROWS` recordings, so that products are worth while.
+        Small chunks are joined until they have about `ROWS` recordings, as small matrix products are slow.
         """
         held: list[tuple[NDArray[Any], Array]] = []
         for chunk in part.chunks(ROWS):
@@ -128,7 +128,7 @@ class Job:
                 asked = self.wanted.dtype
                 if len(self.wanted) and (ids.dtype.kind in "biuf") != (asked.kind in "biuf"):
                     cause = f"the ids of the recordings are {ids.dtype}, those asked for {asked}"
-                    raise DuopldaError(f"{cause}: use one kind")
+                    raise DuopldaError(f"{cause}: use ids of one type")
                 keep = np.flatnonzero(lab.places(ids, self.wanted) >= 0)
                 ids, X = (ids, X) if len(keep) == len(ids) else (ids[keep], take(X, keep))
             held.append((ids, X))
@@ -139,7 +139,7 @@ class Job:
             yield self._transformed(held)
 
     def _transformed(self, held: list[tuple[NDArray[Any], Array]]) -> tuple[NDArray[Any], Array, Seen | None]:
-        """Chunks joined: their ids, their vectors as the PLDA takes them, and the sum of what was read."""
+        """Join chunks: their ids, their vectors after the steps before the PLDA, and the sum of what was read."""
         xp = namespace(held[0][1])
         ids, X = held[0]
         if len(held) > 1:
@@ -157,9 +157,9 @@ def _refuse(ids: NDArray[Any]) -> None:
 
 
 def _complete(results: Iterable[tuple[NDArray[Any], Result]], ids: NDArray[Any], absent: Absent) -> Iterator[Result]:
-    """Results that come with the ids of their recordings; `absent` is called with those of `ids` that did not come.
+    """Pass on results that come with the ids of their recordings; then call `absent` with those of `ids` that lack one.
 
-    The `ids` are sorted. A recording that comes twice is an error: it would count as evidence twice.
+    The `ids` are sorted. A recording that comes twice is an error, as it would count as evidence twice.
     """
     came = np.zeros(len(ids), bool)
     for names, result in results:
@@ -178,9 +178,9 @@ def _complete(results: Iterable[tuple[NDArray[Any], Result]], ids: NDArray[Any],
 
 @dataclass(frozen=True, eq=False)
 class EnrollJob(Job):
-    """Sums up recordings as models: yields the ids of some recordings at a time, and the sides that they give."""
+    """Enrolls recordings as models: yields the ids of some recordings at a time, and the sides of these."""
 
-    names: NDArray[Any] | None = None  # of the models, whose rows the pairs tell; None: each recording is a model
+    names: NDArray[Any] | None = None  # of the models, by row; None: each recording is a model
 
     def __call__(self, part: Recordings) -> Iterator[tuple[NDArray[Any], Sides]]:
         for ids, Z, seen in self.chunks(part):
@@ -194,14 +194,14 @@ class EnrollJob(Job):
                 Z = take(Z, rows)
             labels = [known_labels(known, members) for known in (self.session, self.channel, self.occasion)]
             sides = enroll_sides(self.chain.plda_.enroll, Z, models, *labels)
-            sides.seen = seen  # a recording counts once, in however many models it is
+            sides.seen = seen  # each recording once, even if it is in several models
             yield ids, sides
 
 
 def members(enrollment: Enrollment | None, trials: Trials | None) -> tuple[Coded, Coded]:
     """Pairs of a model and one of its recordings: those of an enrolment map whose models occur in the trials.
 
-    Without a map each model of the trials is a recording.
+    Without a map, each model of the trials is a recording.
 
     >>> enrollment = Enrollment(Coded.of(["m", "m", "k"]), Coded.of(["a", "b", "c"]))
     >>> model, recording = members(enrollment, Trials(Coded.of(["m"]), Coded.of(["x"])))
@@ -235,24 +235,26 @@ def enroll_recordings(
 ) -> Sides:
     """Enroll models from recordings that need not fit in memory.
 
+    Give copies of one recording the same session: otherwise each counts as evidence of its own, and ratios with the
+    model are far too large.
+
     Parameters
     ----------
     model : the chain, or the PLDA
-    recordings : a source that holds at least the recordings that are wanted; others in it are skipped
-    ids, members : (n,) pairs of a model and the id of one of its recordings; without them each recording is a model
+    recordings : a source that has at least the recordings that are wanted; others in it are skipped
+    ids, members : (n,) pairs of a model and the id of one of its recordings; without them, each recording is a model
         of its own, under its own id
     session, channel : mappings from the ids of recordings. A recording that is not in `session` is a session of its
         own; where one is not in `channel`, its kind of channel is inferred.
     occasion : the same for days, calls or files: sessions of one occasion count for less (`PLDA.enroll`), except for
-        cosine scoring. A session of a recording that is not in it is alone in its occasion.
-    device : a device of torch, such as "cuda", where the models then are
-    cosine : enroll for cosine scoring; such models serve nothing else
-    absent : called with the ids of recordings that were not found; if it is left out, they are an error
+        cosine scoring. A session of a recording that is not in it shares its occasion with no other.
+    device : a device of torch, such as "cuda", on which the models are made
+    cosine : whether to enroll for cosine scoring; such models are of no other use
+    absent : called with the ids of recordings that were not found; without it, they are an error
 
     Returns
     -------
-    the models, sorted by id, without those that have no recording. Recordings that are copies of each other should be
-    given as one session: else each of them counts as evidence of its own.
+    the models, sorted by id, without those that have no recording
 
     Examples
     --------
@@ -268,7 +270,7 @@ def enroll_recordings(
     if (ids is None) != (members is None):
         raise DuopldaError("give both ids and members, the models and the recordings of each, or neither of them")
     occasion = None if cosine else occasion
-    # Only likelihood ratios are about training data.
+    # Likelihood ratios depend on the training data; cosines do not, and need no warning.
     job = EnrollJob(chain_of(model, cosine), session, channel, device, occasion=occasion, watch=not cosine)
     if ids is None or members is None:
         parts = list(recordings.map(job))
@@ -305,16 +307,16 @@ class ScoreBlock:
 
     ids: NDArray[Any]  # (n,) the recordings
     scores: NDArray[np.float64]  # (models, n); with `top` (n, k), highest first; of listed trials (m,)
-    rows: Ints | None = None  # with `top` (n, k) the models; of listed trials (m,) their places in the list
-    sample: Sides | None = None  # some of the recordings of a chunk, with the first of its blocks; all have been `seen`
+    rows: Ints | None = None  # with `top` the models (n, k); of listed trials their places in the list (m,)
+    sample: Sides | None = None  # in the first block of a chunk, some of its recordings, with `seen` of all of them
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreJob(Job):
     """Scores test recordings against enrolled models, and yields a `ScoreBlock` for some of them at a time.
 
-    It can be sent to the workers of a cluster. What depends on the models alone is computed once for all recordings
-    that a worker scores, and is not sent.
+    It can be sent to the workers of a cluster. What depends only on the models is not sent: each worker computes it
+    once for all recordings that it scores.
     """
 
     enrolled: Sides = field(kw_only=True)
@@ -322,7 +324,7 @@ class ScoreJob(Job):
     top: int | None = None  # only the highest scores of each recording
     calibrated: bool = True
     cohort: Cohort | None = None  # scores are normalised with it
-    named: bool = True  # whether the ids of tests are names, and not the numbers of rows
+    named: bool = True  # whether the ids of tests are names, not the numbers of rows
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -355,10 +357,10 @@ class ScoreJob(Job):
                 sample = None
 
     def _blocks(self, tests: Sides, ids: NDArray[Any]) -> Iterator[tuple[slice, Array, Ints | None]]:
-        """A chunk in parts: a slice of its tests, their scores, and the `rows` of a `ScoreBlock`."""
+        """The scores of a chunk in parts: a slice of its tests, their scores, and the `rows` of a `ScoreBlock`."""
         if self.pairs is not None:
-            # Pieces keep what a chunk takes bounded, however often a test is listed. With a cohort all pairs of a chunk
-            # go together: the scores of a test with the cohort are then computed once.
+            # Pieces bound the memory that a chunk takes, however often a test is listed. With a cohort, all pairs of a
+            # chunk are one piece, so that the scores of a test with the cohort are computed once.
             pairs_at_once = 1 << 17 if self.cohort is None else None
             for rows, which, test in self.pairs.pieces(ids, pairs_at_once):
                 listed_tests = tests if rows == slice(0, len(ids)) else tests.select(rows)
@@ -381,7 +383,7 @@ def score(
     ids: ArrayLike | None = None,
     session: ById | ArrayLike = None,
     channel: ById | ArrayLike = None,
-    trials: ListedTrials | tuple[ArrayLike, ArrayLike | Coded] | None = None,
+    trials: tuple[ArrayLike, ArrayLike | Coded] | None = None,
     top: int | None = None,
     wanted: ArrayLike | None = None,
     calibrated: bool = True,
@@ -392,33 +394,33 @@ def score(
     speaker: ById = None,
     absent: Absent = _refuse,
 ) -> Iterator[ScoreBlock]:
-    """Score test recordings against enrolled models: one chunk of recordings is in memory at a time.
+    """Score test recordings against enrolled models; only one chunk of recordings is in memory at a time.
+
+    Scores are natural-log likelihood ratios: above 0 they speak for one speaker. Use `PLDA.llr` for a few sides in
+    memory. After the last block, there is a `DomainWarning` if the recordings, those of the models included, are far
+    from the training data (see `duoplda.estimators.domain`): do not rely on the ratios then.
 
     Parameters
     ----------
-    model : the chain, or the PLDA, that enrolled
-    enrolled : the models, of `model.enroll`, `model.load_sides` or `enroll_recordings`; tests are scored on their
+    model : the chain, or the PLDA, that enrolled the models
+    enrolled : the models, from `model.enroll`, `model.load_sides` or `enroll_recordings`; tests are scored on their
         device
-    tests : recordings, each of which is a test; or arrays (n, d), with `ids` (n,) that are row numbers unless given
-    session, channel : mappings from the ids of tests, or, with arrays, (n,). A test that has no session is a session of
+    tests : recordings, each of which is a test; or an array (n, d), with `ids` (n,), by default the numbers of rows
+    session, channel : mappings from the ids of tests; with an array, (n,). A test that has no session is a session of
         its own; where its kind of channel is not known, it is inferred.
-    trials : `(model, test)`: rows of `enrolled` (n,) and ids of tests (n,); only these pairs are scored
+    trials : `(model, test)`, rows of `enrolled` (n,) and ids of tests (n,): only these pairs are scored
     top : score all pairs, and give the `top` highest-scoring models of each test
-    wanted : ids of tests, where not all are to be scored
-    calibrated : with the calibration of the chain, if it has one
-    cosine : cosines of mean vectors; models must have been enrolled for that
-    cohort : recordings or sets of other people, of `model.enroll` or `enroll_recordings`, with which scores are
-        normalised. What comes out is no likelihood ratio until it is calibrated anew, and the calibration of the chain
-        is not applied to it.
+    wanted : ids of the tests to score, if not all
+    calibrated : whether the calibration of the chain, if it has one, is applied
+    cosine : give cosines of mean vectors; the models must have been enrolled for that
+    cohort : recordings or sets of other people, from `model.enroll` or `enroll_recordings`, with which scores are
+        normalised. Normalised scores are not likelihood ratios until they are calibrated anew, and the calibration of
+        the chain is not applied to them.
     normalize : "z", "t", "s", "as1" or "as2" (`duoplda.trials.normalization` has the formulas)
-    cohort_top : how many members of the cohort each side selects in "as1" and "as2", at most all
+    cohort_top : the number of members of the cohort that each side selects in "as1" and "as2" (all, if there are fewer)
     speaker : a mapping from the ids of recordings, models and members of the cohort to speakers, as far as they are
-        known: a cohort that shares speakers with the trials is refused. An id that is not there stands for itself.
-    absent : called at the end with the ids of `trials` or `wanted` that were not found; if it is left out, they are an
-        error
-
-    After the last block, there is a `DomainWarning` if the recordings, those of the models included, are far
-    from the training data (see `duoplda.estimators.domain`): the scores are then no likelihood ratios to rely on.
+        known: a cohort that shares speakers with the trials is refused. An id without a speaker counts as a speaker.
+    absent : called at the end with the ids of `trials` or `wanted` that were not found; without it, they are an error
 
     Examples
     --------
@@ -437,18 +439,8 @@ def score(
     chain.plda_.check_sides(enrolled)
     if trials is not None and top is not None:
         raise DuopldaError("trials and top exclude each other: trials name the pairs, top looks at all of them")
-    labels: dict[str, Any] = {"session": session, "channel": channel}  # by the ids of recordings
-    if isinstance(tests, Recordings):
-        if ids is not None:
-            raise DuopldaError("recordings bring their own ids: leave out ids")
-        source = tests
-    else:
-        source = Recordings.from_arrays(tests, ids=ids)
-        names = range(source.X.shape[0]) if source.ids is None else source.ids.tolist()
-        for name, given in labels.items():
-            if given is not None:
-                labels[name] = dict(zip(names, lab.as_ids(given, name, len(names)).tolist(), strict=True))
-    pairs = trials if trials is None or isinstance(trials, ListedTrials) else ListedTrials.of(*trials)
+    source, session_by_id, channel_by_id = _labelled_tests(tests, ids, session, channel)
+    pairs = None if trials is None else ListedTrials.of(*trials)
     used = pairs.ids if pairs is not None else None if wanted is None else np.unique(wanted)
     named = not isinstance(source, ArrayRecordings) or source.ids is not None  # else tests are rows, without names
     others = None
@@ -458,19 +450,49 @@ def score(
         others.refuse_shared("models", enrolled.ids, enrolled.session)
         others.refuse_shared("test recordings", () if used is None or not named else used)
     device = None if namespace(enrolled.gamma) is np else enrolled.gamma.device
-    how: dict[str, Any] = {"cosine": cosine, "top": top, "calibrated": calibrated, "cohort": others, "named": named}
-    job = ScoreJob(chain, **labels, device=device, pairs=pairs, wanted=used, watch=not cosine, enrolled=enrolled, **how)
+    job = ScoreJob(
+        chain,
+        session_by_id,
+        channel_by_id,
+        device,
+        pairs,
+        used,
+        watch=not cosine,
+        enrolled=enrolled,
+        cosine=cosine,
+        top=top,
+        calibrated=calibrated,
+        cohort=others,
+        named=named,
+    )
     blocks = source.map(job)
     if used is not None:
         blocks = _complete(((block.ids, block) for block in blocks), used, absent)
     return blocks if cosine else _checked(blocks, chain, enrolled)
 
 
+def _labelled_tests(
+    tests: Recordings | ArrayLike, ids: ArrayLike | None, session: ById | ArrayLike, channel: ById | ArrayLike
+) -> tuple[Recordings, ById, ById]:
+    """Tests as recordings, and their sessions and kinds of channels by the ids of recordings."""
+    labels: dict[str, Any] = {"session": session, "channel": channel}
+    if isinstance(tests, Recordings):
+        if ids is not None:
+            raise DuopldaError("recordings bring their own ids: leave out ids")
+        return tests, labels["session"], labels["channel"]
+    recordings = Recordings.from_arrays(tests, ids=ids)
+    names = range(recordings.X.shape[0]) if recordings.ids is None else recordings.ids.tolist()
+    for name, values in labels.items():
+        if values is not None:
+            labels[name] = dict(zip(names, lab.as_ids(values, name, len(names)).tolist(), strict=True))
+    return recordings, labels["session"], labels["channel"]
+
+
 def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> Iterator[ScoreBlock]:
-    """The blocks; after the last one, a warning if what was enrolled and tested is far from the training data."""
+    """Pass on the blocks; then warn if the recordings of models and tests are far from the training data."""
     seen = enrolled.seen
     samples: list[Sides] = []
-    every = 1  # how many chunks of tests there are for each that is sampled: memory stays bounded
+    every = 1  # one of `every` chunks of tests is sampled, so that memory stays bounded
     chunks = 0
     for block in blocks:
         if block.sample is not None:
@@ -488,9 +510,10 @@ def _checked(blocks: Iterable[ScoreBlock], chain: Backend, enrolled: Sides) -> I
 def measure_recordings(
     chain: Backend, recordings: Recordings, wanted: Sequence[Any] | None = None, speaker: ById = None
 ) -> domain.Domain | None:
-    """How far recordings are from the training data, and the limit; None: there are none that can be summed up.
+    """The distance of recordings from the training data, and its limit; None if no recordings can be summed up.
 
-    Where it is not known who speaks, clusters of a sample of the recordings, or their scatter, tell how many do.
+    If it is not known who speaks, clusters of a sample of the recordings, or their scatter, tell how many speakers
+    there are.
 
     >>> chain = Backend.from_plda(PLDA.from_parameters([1.0], [[1.0]], None, [[1.0]]))
     >>> recordings = Recordings.from_arrays([[9.0], [9.1], [9.2]], ids=["a", "b", "c"])
@@ -513,9 +536,9 @@ def measure_recordings(
 
 
 def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: Recordings, **options: Any) -> Scores:
-    """Scores of a list of trials, in its order, with the options of `score`.
+    """The scores of a list of trials, in its order, with the options of `score`.
 
-    Trials whose model is not enrolled are left out, and so are those whose test was not found, if `absent` allows it.
+    Trials whose model is not enrolled are left out, and if `absent` allows it, those whose test was not found.
 
     >>> plda = PLDA.from_parameters([0.0], [[2.0]], None, [[1.0]])
     >>> tests = Recordings.from_arrays([[3.0], [-3.0]], ids=["a", "b"])
@@ -538,7 +561,7 @@ def score_trials(model: Backend | PLDA, enrolled: Sides, trials: Trials, tests: 
 
 
 def as_scores(blocks: Iterable[ScoreBlock], models: NDArray[Any]) -> Iterator[Scores]:
-    """Blocks of all pairs, or of the highest scores, as lists for `duoplda.io.write_scores`, a part for each block.
+    """Blocks of all pairs, or of the highest scores, as lists for `duoplda.io.write_scores`: one list for each block.
 
     >>> blocks = [ScoreBlock(np.array(["a", "b"]), np.array([[1.0, 2.0], [3.0, 4.0]]))]
     >>> (part,) = as_scores(blocks, np.array(["m", "k"]))

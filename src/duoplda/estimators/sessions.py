@@ -1,7 +1,7 @@
 """Recordings on their way to sides, for scoring, clustering and adaptation.
 
-There is one policy for sessions that are not known: a recording whose session has no name is a session of its own,
-which shares nothing with any other recording.
+There is one rule for sessions that are not known: a recording without the name of a session is a session of its own,
+which it shares with no other recording.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def enroll_sides(
     Parameters
     ----------
     session : (n,) names of sessions, None where one is not known: that recording is a session of its own, without a
-        name. Recordings of one side and one session count as one session, also when sides are added later.
+        name. Recordings of one side and one named session count as one session, even if sides are added later.
     channel : (n,) kinds of channels, None where one is not known: it is then inferred
-    occasion : (n,) the day, the call or the file of each, None where it is not known: its session is then alone
+    occasion : (n,) the day, the call or the file of each, None where it is not known: its session then shares its
+        occasion with no other
 
     Examples
     --------
@@ -74,13 +75,13 @@ def enroll_sides(
 
 
 def _of_rows(labels: Any, rows: Ints) -> Any:
-    """Labels of some rows. Only an array of objects may have held None; others stay as they are, of bytes for one."""
+    """Labels of some rows, as a list if they are objects, which only they are where some labels are None."""
     return labels[rows].tolist() if labels.dtype == object else labels[rows]
 
 
 @dataclass(frozen=True, eq=False)
 class SessionSides:
-    """A job that sums up the sessions of recordings, each as one side; it can be sent to the workers of a cluster.
+    """A job that enrolls each session of some recordings as one side; it can be sent to the workers of a cluster.
 
     `recordings.map(SessionSides(model.enroll))` yields, for one chunk after another, the ids (n,) of its recordings,
     the id of the side that each belongs to (n,), and the sides. A session may have recordings in several chunks:
@@ -88,12 +89,12 @@ class SessionSides:
 
     Attributes
     ----------
-    enroll : of the PLDA or of the chain
+    enroll : the method of the PLDA or of the chain
     session, channel : names of sessions and kinds of channels by the ids of recordings. The side of a named session is
         called "session ..."; a recording that has no session is a side of its own, called "recording ...".
-    labelled : take sessions and kinds from the labels of the recordings instead, by whose names sides then are called.
-        Where these have no sessions, sides are called by the ids of recordings.
-    device : of torch, where the sides then are
+    labelled : whether sessions and kinds come from the labels of the recordings instead. Sides are then called as their
+        sessions are, or as their recordings are if the labels have no sessions.
+    device : the device of torch on which the sides are made
     """
 
     enroll: Enroll
@@ -110,7 +111,7 @@ class SessionSides:
             if labels is None:
                 session = known_labels(self.session, ids)
                 channel = known_labels(self.channel, ids)
-                # No session is to be taken for a recording of the same name.
+                # The first word keeps a session and a recording of the same name apart.
                 pairs = zip(ids.tolist(), [None] * len(ids) if session is None else session.tolist(), strict=True)
                 names = np.array([f"recording {i}" if name is None else f"session {name}" for i, name in pairs])
             else:

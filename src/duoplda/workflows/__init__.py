@@ -1,10 +1,10 @@
-"""What each command does, as one function: from files to files.
+"""The work of each command as one function, from files to files.
 
-A workflow checks that its options go together, opens what it reads, does the work and writes its result, whole or not
-at all. Its parameters are the options of the command, each declared in `option`; programs call it with the same names,
-and `duoplda train --help` explains those of `train`. It prints nothing: messages go to `note`, progress goes to `show`,
-warnings are Python's; `command` is what was typed, which models and pages keep. Errors put names of options into
-backticks, which the command line shows as it takes them.
+A workflow checks that its options go together, opens the files that it reads, does the work and writes its result,
+whole or not at all. Its parameters are the options of the command, each declared in `option`; programs call it with
+the same names, and `duoplda train --help` explains those of `train`. It prints nothing: messages go to `note`, progress
+goes to `show`, and warnings are those of Python. `command` is the command line that was typed, which models and pages
+keep. In errors, names of options stand in backticks; the command line replaces `test_ids` by `--test-ids`.
 
 >>> import tempfile
 >>> from pathlib import Path

@@ -1,4 +1,4 @@
-"""Audio in place of embeddings, for commands that take either."""
+"""Audio instead of embeddings, for commands that take either."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duoplda.workflows._files import Note, PathLike, Show
 from duoplda.workflows._quality import ranges_of, warn_of_quality
 from duoplda.workflows.option import refuse
 
-WINDOW = 1.5  # seconds of a window where speakers are told apart
+WINDOW = 1.5  # the length in seconds of a window of `duoplda diarize --audio`
 
 
 def check_audio(
@@ -23,14 +23,14 @@ def check_audio(
     *,
     needed: bool = True,
 ) -> None:
-    """Refuse options that do not go together; `needed`: there must be embeddings, or audio."""
+    """Refuse options that do not go together; if `needed`, also refuse neither embeddings nor audio."""
     cause = "`audio` and `extractor` go together: recordings, and the network that embeds them"
     refuse((audio is None) != (extractor is None), cause)
     both = audio is not None and embeddings is not None
-    refuse(both, "`audio` is in place of `embeddings`: leave out either of the two")
+    refuse(both, "`audio` replaces `embeddings`: give only one of the two")
     neither = audio is None and embeddings is None
     refuse(needed and neither, "give either `embeddings`, or `audio` and `extractor`")
-    cause = "`ids` is for `embeddings`: recordings of `audio` are called as their files are"
+    cause = "`ids` is for `embeddings`: recordings of `audio` have the names of their files"
     refuse(audio is not None and ids is not None, cause)
 
 
@@ -44,10 +44,11 @@ def embedded_recordings(
     note: Note,
     show: Show,
 ) -> Iterator[PathLike]:
-    """Give the block embeddings as a file: those that there are, or else of each recording of the audio.
+    """Give the block a file of embeddings: the one that was given, or else one with those of the audio.
 
-    A recording without speech has none, which is told. With `allow_missing`, files that cannot be read are told, too.
-    Where a `model` is given that knows of what quality its training was, audio that is unlike it gives a warning.
+    Recordings without speech have no embedding; a note names them. With `allow_missing`, so does one for files that
+    cannot be read, which are otherwise an error. If the `model` was trained with a table of quality, there is a warning
+    where the audio is unlike that.
     """
     if embeddings is not None:
         yield embeddings
@@ -75,7 +76,7 @@ def embedded_windows(
     note: Note,
     show: Show,
 ) -> Iterator[tuple[PathLike, PathLike | None]]:
-    """Give the block embeddings and segments as files: those that there are, or else of windows of the audio."""
+    """Give the block files of embeddings and of segments: those given, or else those of windows of the audio."""
     if embeddings is not None:
         yield embeddings, segments
         return

@@ -1,4 +1,4 @@
-"""What workflows share: recordings are opened, outputs are checked, ids that are missing are refused or told."""
+"""What workflows share: they open recordings, check outputs, and refuse or report ids that are missing."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from duoplda.workflows.option import PathLike as PathLike
 from duoplda.workflows.option import Show as Show
 from duoplda.workflows.option import refuse
 
-Read = Callable[..., Recordings]  # of a path, ids and labels
-ById = Mapping[str, str]  # a label of recordings
+Read = Callable[..., Recordings]  # opens embeddings: takes a path, ids and labels
+ById = Mapping[str, str]  # a label by the id of the recording
 Columns = Mapping[str, str] | None  # what columns of tables are called, by their meanings: {"session": "call_id"}
 
 
@@ -53,7 +53,7 @@ def silent(*_: object) -> None:
 
 
 class Progress(Observer):
-    """Shows how far a training or an adaptation is, and gives back what only the reading of recordings needed."""
+    """Shows how far a training or an adaptation is, and frees memory that only the reading of recordings needed."""
 
     def __init__(self, show: Show, recordings: Recordings | None = None):
         self.show = show
@@ -94,12 +94,12 @@ def reader(
     hashed: bool | None = None,
     domain_check: bool = True,
 ) -> Iterator[tuple[Read, str | None]]:
-    """Give the block a function that opens embeddings, and the device of torch that is to be used, if any.
+    """Give the block a function that opens embeddings, and the device of torch to compute on, or None for the CPU.
 
-    The function takes a path, ids and labels: a table, True (they are columns of the embeddings) or None; and the model
-    that the recordings are for, where there is one: it warns of embeddings that another extractor made. Embeddings are
-    read on this machine, or on a cluster of Dask that is left at the end of the block. Without `domain_check`,
-    recordings that are unlike the training data give no warning inside the block.
+    The function takes a path, ids, and labels: a table, True (they are columns of the embeddings) or None. If it also
+    gets the model that the recordings are for, it warns of embeddings that another extractor made. Embeddings are read
+    on this machine, or on a Dask cluster, which is left at the end of the block. Without `domain_check`, there is no
+    warning inside the block of recordings that are unlike the training data.
     """
     both = dask is not None and device != "cpu"
     refuse(both, "`dask` works on the processors of a cluster: leave out `device`")
@@ -124,7 +124,7 @@ def reader(
             if dask is not None:
                 shards = embedding_shards(path, ids, columns=columns)
                 if labels is True:
-                    shards[0].labels()  # for the warnings, which nobody would hear from a worker
+                    shards[0].labels()  # warnings about labels are given here: those of a worker would be lost
                 return recordings(shards, labels, client=client, **options)
             if isinstance(labels, bool):
                 return read_recordings(path, ids=ids, columns=columns, own_labels=labels, hashed=hashed, **options)
@@ -134,28 +134,30 @@ def reader(
 
 
 def warn_of_extractor(path: PathLike, model: Backend) -> None:
-    """Warn if embeddings say that another extractor made them than those that the model was trained on."""
+    """Warn if the embeddings and those of the training name different extractors."""
     trained = ExtractorName.parsed(json.dumps(model.provenance_.get("extractor")))
     made_by = read_extractor(path)
     if trained is not None and made_by is not None and trained.sha256 != made_by.sha256:
         mine, theirs = (f"{one.name} (sha256 {one.sha256[:12]}...)" for one in (trained, made_by))
         message = f"{os.fspath(path)}: was made by {theirs}, and the model was trained on embeddings of {mine}"
-        warnings.warn(f"{message}: scores mean nothing; make them by the same extractor", UserWarning, stacklevel=3)
+        warnings.warn(
+            f"{message}: scores mean nothing; make embeddings by the same extractor", UserWarning, stacklevel=3
+        )
 
 
 def only(ids: Iterable[str]) -> LabelColumns:
-    """A table by which recordings with these ids are read, and no others."""
+    """A table of labels that makes a reader take the recordings with these ids, and no others."""
     names = np.array([*ids], str)
     return LabelColumns(names, None, names)
 
 
 def labels_by_id(sessions: PathLike | None, channels: PathLike | None, columns: Columns) -> dict[str, Any]:
-    """The session and the kind of channel of recordings, as the scoring of recordings takes them."""
+    """The session and the kind of channel of recordings, as keyword arguments of `estimators.scoring`."""
     return {"session": read_map(sessions, "session", columns), "channel": read_map(channels, "channel", columns)}
 
 
 def segment_level(segments_are: str | None, chain: Any, note: Note) -> str:
-    """What segments are to a model, "sessions" or "recordings"; unless given, as `sessions_are` of its training says.
+    """Whether a model is to take segments as "sessions" or as "recordings"; unless given, `sessions_are` decides.
 
     A model whose sessions were files in training knows how recordings of one file differ; to it, segments of a file are
     recordings. A model whose sessions were utterances has never seen two segments of one session.
@@ -171,7 +173,7 @@ def segment_level(segments_are: str | None, chain: Any, note: Note) -> str:
 def known_speakers(
     chain: Backend, enrolled: PathLike | None, registry: PathLike | None, device: str | None = None
 ) -> Sides | None:
-    """Speakers who are known, of a file that `enroll` wrote or of a registry of voices; None: nobody is."""
+    """The known speakers, from a file that `enroll` wrote or from a registry of voices; None if neither is given."""
     both = enrolled is not None and registry is not None
     refuse(both, "known speakers come from `speakers_known` or from `registry`: give one of them")
     if registry is None:
@@ -188,27 +190,27 @@ def known_speakers(
 def check_outputs(
     outputs: Sequence[PathLike | None], force: bool, embeddings: Iterable[PathLike | None], lists: Iterable[Any]
 ) -> None:
-    """Before any work is done: each output can be written, and is none of the files that are read.
+    """Refuse outputs that cannot be written, or that are files to be read, before any work is done.
 
-    Among `lists` may be the word "rows", which stands for ids that are the numbers of rows.
+    Among `lists` may be the word "rows" in the place of a file of ids: the ids are then the numbers of rows.
     """
     files = [path for path in lists if path != "rows"]
     for out in outputs:
         if out is not None:
-            exists = Path(out).exists()  # else none of the embeddings can be meant, and a folder of them may be long
+            exists = Path(out).exists()  # only then can it be one of the embeddings, whose listing may take long
             sources = [file for path in embeddings if path is not None and exists for file in source_files(path)]
             check_output(out, force, inputs=[*sources, *files])
 
 
 def held_lists(*paths: PathLike | None) -> tuple[Any, ...]:
-    """Lists that a workflow reads more than once, or reads and hashes, each of which may come through a pipe."""
+    """Lists that a workflow reads more than once, or reads and hashes: what comes through a pipe is kept in memory."""
     return tuple(path if path in (None, "rows") else held(path) for path in paths)
 
 
 def file_hashes(paths: Iterable[PathLike | None]) -> dict[str, str]:
-    """SHA-256 of the bytes of each file, as `sha256sum` prints it; models and reports say of what they were made.
+    """The SHA-256 of each file, as `sha256sum` prints it; models and reports record which files they were made from.
 
-    What is no file (a folder or a pattern of shards) has none; of a list through a pipe, they are the bytes that came.
+    A folder or a pattern of shards has none; the hash of a list through a pipe is that of the bytes that came.
     """
     hashes = {}
     for path in paths:
@@ -230,7 +232,10 @@ class EmbeddedIds:
     note: Note
 
     def missing(self, what: str, names: Iterable[object], listed: Listed | None = None) -> None:
-        """Refuse recordings without embeddings, or say that they are left out; `listed` may be the wrong way round."""
+        """Refuse recordings without embeddings, or report that they are left out.
+
+        Where all of them are missing, the columns of `listed` may be the wrong way round, which is then the error.
+        """
         absent = [str(name) for name in names]
         if listed is not None and len(absent) == len(listed.recordings.names):
             self.refuse_swapped(listed)
@@ -238,25 +243,25 @@ class EmbeddedIds:
         missing(what, absent, self.allow_missing, self.note, ("the embeddings have", known_ids))
 
     def all_ids(self) -> NDArray[Any]:
-        """All ids; they are read anew, as this is for messages alone."""
+        """All ids; each call reads them anew."""
         return read_embeddings(self.path, self.ids, columns=self.columns).ids()
 
     def without_session(self, recordings: Iterable[str], session: ById | None, strict: bool) -> set[str]:
-        """The recordings that have an embedding and no session, if a list says which; they are to be left out."""
+        """The recordings that have an embedding, and no session in the list of sessions: they are left out."""
         lack = [] if session is None else sorted(name for name in {*recordings} if name not in session)
         lack = [*map(str, np.intersect1d(lack, self.all_ids()))] if lack else []
         unlabelled("recordings have no session", len(lack), lack, strict, self.note)
         return {*lack}
 
     def labelled(self, pairs: tuple[Coded, Coded], session: ById | None, strict: bool) -> tuple[Coded, Coded]:
-        """Pairs of a model and a recording, but for those whose recordings have no session."""
+        """Pairs of a model and a recording, without those whose recordings have no session."""
         model, recording = pairs
         lack = self.without_session(recording.values.tolist(), session, strict)
         keep = np.array([name not in lack for name in recording.names.tolist()], bool)[recording.codes]
         return model[keep], recording[keep]
 
     def refuse_swapped(self, listed: Listed) -> None:
-        """Refuse a list whose second column should be recordings, where its first one is, as in utt2spk."""
+        """Refuse a list whose first column has the recordings, as in utt2spk, where the second one should."""
         if 2 * np.isin(listed.models.names, self.all_ids()).sum() > len(listed.models.names):
             cause = "lines look like `recording speaker`, and `model recording` is expected"
             remedy = f"if the columns are the wrong way round, say `columns` {listed.swapped}"
@@ -269,11 +274,11 @@ class Listed(NamedTuple):
     path: PathLike
     models: Coded
     recordings: Coded
-    swapped: str  # what `columns` says where they are the wrong way round
+    swapped: str  # the option `columns` for a file with the two columns in the other order
 
     @classmethod
     def enrolment(cls, path: PathLike, columns: Columns) -> Listed:
-        """Read whose recordings are whose."""
+        """Read an enrolment: models and their recordings."""
         enrollment = read_enrollment(path, columns=columns)
         return cls(path, enrollment.model, enrollment.recording, "model=2,recording=1")
 
@@ -282,9 +287,9 @@ class Listed(NamedTuple):
 
 
 def release_memory(least: int = 1 << 22) -> None:
-    """Give back memory that Arrow keeps for later, once the lists have been read.
+    """Return to the system the memory that Arrow keeps for later, once the lists have been read.
 
-    On Linux, from then on, freed blocks of at least `least` bytes go back to the system too: glibc would keep those of
+    On Linux, freed blocks of at least `least` bytes also go back to the system from then on: glibc would keep those of
     up to 32 MB, and the sums of a million recordings would take a gigabyte.
     """
     if pyarrow := sys.modules.get("pyarrow"):

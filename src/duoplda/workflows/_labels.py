@@ -14,7 +14,7 @@ from duoplda.workflows.option import refuse
 
 
 def one_table(labels: PathLike | None, *, needed: bool = False, **lists: PathLike | None) -> None:
-    """Refuse lists of single labels beside a table that has them all; `needed`: there must be speakers, in either."""
+    """Refuse lists of single labels beside a table of all labels; if `needed`, also refuse to have no speakers."""
     extra = [f"`{name}`" for name, path in lists.items() if path is not None]
     refuse(labels is not None and extra, f"`labels` is one table of all labels: leave out {' and '.join(extra)}")
     without = labels is None and lists.get("speakers") is None

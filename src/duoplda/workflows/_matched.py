@@ -15,19 +15,19 @@ AnyScores = TypeVar("AnyScores", Scores, ScoreMatrix)
 
 
 def in_log10(scores: AnyScores, wanted: bool = True) -> AnyScores:
-    """Natural-log ratios as log10 ratios, if that is wanted."""
+    """Convert natural-log ratios to log10 ratios, if that is wanted."""
     return replace(scores, score=scores.score / LN10) if wanted else scores
 
 
 def in_nats(scores: AnyScores, are_log10: bool) -> AnyScores:
-    """Log10 ratios, if they are such, as natural-log ratios."""
+    """Convert scores to natural-log ratios, if they are log10 ratios."""
     return replace(scores, score=LN10 * scores.score) if are_log10 else scores
 
 
 def read_matched(
     scores: Sequence[PathLike], trials: PathLike, columns: Columns, allow_missing: bool, note: Note, log10: bool = False
 ) -> Matched:
-    """Read and match scores and trials, say what was left out, and make log10 ratios natural ones with `log10`."""
+    """Read scores and trials, match them, and report what was left out; with `log10`, scores are log10 ratios."""
     matched = match_files(trials, scores, columns=columns, allow_missing=allow_missing)  # type: ignore[arg-type]
     for path, absent, unused in zip(scores, matched.missing.values(), matched.unused.values(), strict=True):
         if absent:
@@ -40,7 +40,7 @@ def read_matched(
 def read_speaker_sides(
     matched: Matched, speakers: PathLike | None, enroll: PathLike | None, columns: Columns
 ) -> tuple[Any, Any] | None:
-    """The speakers of both sides of the trials; None where no file gives the speakers of the recordings."""
+    """The speakers of both sides of the trials; None if no file gives the speakers of the recordings."""
     known = read_map(speakers, "speaker", columns)
     enrollment = read_enrollment(enroll, columns=columns) if enroll else None
     return speaker_sides(matched.trials, known, enrollment) if known else None

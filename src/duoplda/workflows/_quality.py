@@ -1,4 +1,4 @@
-"""What recordings of a training were like, by their measures of quality, and a warning where others are not."""
+"""The quality of the recordings of a training, by several measures, and a warning where others are unlike them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from duoplda.io import QualityTable, read_quality
 from duoplda.workflows._files import PathLike
 
 QUALITY_KEY = "quality"  # in the provenance of a model
-# Quantiles of the training. There are seven measures, and a recording that is like the training is to be beyond by one
-# of them in about one of a hundred cases. (It is more often, where the training has few speakers.)
+# Quantiles of the training. There are seven measures, and about one of a hundred recordings that are like the training
+# should be outside by one of them. (It is more if the training has few speakers.)
 TRAINING_QUANTILES = (0.001, 0.999)
 
 Range = tuple[float, float]
@@ -33,20 +33,20 @@ class Unlike(NamedTuple):
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The comparison in words."""
         count = f"{self.outside:,} of {self.recordings:,}"
         return f"{self.measure}: median {self.median:.4g}, {count} outside of {self.low:.4g} to {self.high:.4g}"
 
 
 def training_ranges(path: PathLike, ids: Iterable[str]) -> dict[str, list[float]]:
-    """The usual range of each measure of a table that is a number, over the recordings with these ids."""
+    """The usual range of each numeric measure of a table, over the recordings with these ids."""
     table = read_quality(path)
     rows = [table.rows[name] for name in ids if name in table.rows]
     if not rows:
         raise DuopldaError(f"{path}: has no row for any recording of the training; do the ids agree?")
     ranges = {}
     for name, values in _numbers(table, rows).items():
-        # Values that occurred: of less than a thousand recordings, the lowest and the highest.
+        # The ends are values that occurred: with less than a thousand recordings, the lowest and the highest.
         low = np.quantile(values, TRAINING_QUANTILES[0], method="lower")
         high = np.quantile(values, TRAINING_QUANTILES[1], method="higher")
         ranges[name] = [float(low), float(high)]
@@ -54,7 +54,7 @@ def training_ranges(path: PathLike, ids: Iterable[str]) -> dict[str, list[float]
 
 
 def ranges_of(model: Backend) -> dict[str, Range]:
-    """The ranges that a model remembers, if it was trained with a table of quality; else none."""
+    """The ranges that a model remembers if it was trained with a table of quality, else none."""
     kept = model.provenance_.get(QUALITY_KEY)
     if not isinstance(kept, dict):
         return {}
@@ -62,12 +62,12 @@ def ranges_of(model: Backend) -> dict[str, Range]:
 
 
 def _is_range(pair: Any) -> bool:
-    """Is this what `training_ranges` gave? A file of somebody else's may hold anything under the name."""
+    """Whether a value of the file is a range of `training_ranges`; another program may have written anything there."""
     return isinstance(pair, list) and len(pair) == 2 and all(isinstance(end, (int, float)) for end in pair)
 
 
 def compare(ranges: dict[str, Range], table: QualityTable) -> list[Unlike]:
-    """Each measure that both have, of all recordings of a table."""
+    """Compare all recordings of a table with the training, by each measure that both have."""
     compared = []
     for name, values in _numbers(table, range(len(table))).items():
         if name in ranges:
@@ -78,7 +78,7 @@ def compare(ranges: dict[str, Range], table: QualityTable) -> list[Unlike]:
 
 
 def warn_of_quality(ranges: dict[str, Range], table: QualityTable) -> None:
-    """Warn if by some measure most recordings are unlike almost all of the training."""
+    """Warn if, by some measure, most recordings are outside the range of nearly all of the training."""
     if unlike := [one.text for one in compare(ranges, table) if 2 * one.outside > one.recordings]:
         warnings.warn(
             "most of these recordings are not like those that the model was trained on, by their quality "
@@ -89,7 +89,7 @@ def warn_of_quality(ranges: dict[str, Range], table: QualityTable) -> None:
 
 
 def _numbers(table: QualityTable, rows: Iterable[int]) -> dict[str, np.ndarray]:
-    """The values that are known of each column of numbers, in these rows."""
+    """The known values of each numeric column, in these rows."""
     chosen = np.fromiter(rows, np.int64)
     columns = {name: table.numbers(name) for name in table.columns}
     known = {

@@ -42,14 +42,14 @@ def adapt(
     note: Note = silent,
     show: Show = silent,
 ) -> Backend:
-    """Adapt a model to recordings of another domain, write it, and return it; `adapted_` tells what was done and why.
+    """Adapt a model to recordings of another domain, write it, and return it; `adapted_` says what was done and why.
 
-    `<out>.resume` holds the finished stages of an adaptation that is under way, and of an interrupted one.
+    `<out>.resume` holds the finished stages of an adaptation that is running or was interrupted.
     """
     one_table(labels, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
     alone = channels is not None and speakers is None and sessions is None
-    refuse(alone, "`channels` are of use with `speakers` or `sessions`: give one of them")
-    cause = "`occasions` are of use with `speakers`, between whom trials across occasions are made"
+    refuse(alone, "`channels` need `speakers` or `sessions`: give one of them")
+    cause = "`occasions` need `speakers`, between whom trials across occasions are made"
     refuse(occasions is not None and speakers is None, cause)
     in_embeddings = labels == embeddings  # as columns of theirs
     ids, *held, labels = files.held_lists(ids, speakers, sessions, channels, occasions, labels)
@@ -65,8 +65,8 @@ def adapt(
         target: Any = read(embeddings, ids, table, backend)
         del table
         files.release_memory()
-        # What tells this adaptation from others that may have left a file to resume from. Labels inside the embeddings
-        # are not hashed: sizes and times of the files tell whether they have changed.
+        # A file to resume from must be of this very adaptation. Labels inside the embeddings are not hashed: sizes and
+        # times of the files tell whether they have changed.
         status = [file.stat() for file in source_files(embeddings)] if in_embeddings else []
         inputs = [*hashes.values(), *((file.st_size, file.st_mtime_ns) for file in status)]
         work: dict[str, Any] = {"inputs": inputs, "resume": resume, "device": place, "note": note}

@@ -36,9 +36,9 @@ def advise(
     force: option.Force = False,
     note: Note = silent,
 ) -> tuple[Advice, list[str]]:
-    """What the labels of files allow, and commands to go on with; none where training would refuse.
+    """What the labels of files allow, and the commands to go on with, of which there may be none.
 
-    `embeddings` are looked at for their dimensions alone; `labels` may be embeddings that have labels as columns.
+    Of `embeddings`, only the number of dimensions is read; `labels` may be embeddings that have labels as columns.
     Sessions that the ids seem to name are written to `write_sessions`.
     """
     one_table(labels, needed=True, speakers=speakers, sessions=sessions, channels=channels)
@@ -69,7 +69,7 @@ def _commands(advice: Advice, typed: dict[str, Any], write_sessions: PathLike | 
     """The commands to go on with, by the options that were typed for the advice."""
     speakers = typed["--speakers"] or typed["--labels"]
     if advice.proposed is not None and Path(speakers).is_file():
-        # A list of sessions goes with one of speakers, which a table has as well.
+        # A list of sessions goes with a list of speakers, and the table can be read as such a list.
         out = write_sessions or "utt2sess"
         if write_sessions is None:
             given = {name: typed.get(name) for name in ("--labels", "--speakers", "--columns")}

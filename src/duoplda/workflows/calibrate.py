@@ -57,7 +57,8 @@ def calibrate(
     _check_goals(scores, trials, source, out, apply, model)
     _check_methods(scores, apply, source, method, bounds, quality)
     _check_labels(source, method, quality, speakers, enroll, symmetric, held_out)
-    scores, apply = held_lists(*scores), held_lists(*apply)  # read to learn from, and again to be calibrated
+    scores = held_lists(*scores)  # they are read to learn from, and again to be calibrated
+    apply = held_lists(*apply)
     quality, enroll = held_lists(quality, enroll)
     inputs = [*scores, *apply, trials, source, model, quality, speakers, enroll]
     _check_folder(held_out, force, [*inputs, out])
@@ -123,7 +124,7 @@ def _check_methods(
     bounds: str,
     quality: PathLike | None,
 ) -> None:
-    """Refuse methods that do not go together, or not with so many systems."""
+    """Refuse methods that do not go together, or that are not for this number of systems."""
     cause = f"`method` {method} takes one file of `scores`; fusion is for {len(scores)} systems"
     refuse(method not in (None, "fusion") and len(scores) > 1, cause)
     other_method = method is not None or bounds != "none" or max(len(scores), len(apply)) > 1
@@ -169,7 +170,7 @@ class SideInformation:
     note: Note
 
     def of(self, trials: Trials) -> tuple[NDArray[np.intp], TrialQuality]:
-        """The rows of trials that the table describes, and what it says of them."""
+        """The rows of the trials that the table describes, and the side information of these."""
         table = read_quality(self.quality, self.columns)
         models = read_enrollment(self.enroll, columns=self.columns) if self.enroll else None
         rows = np.arange(len(trials))
@@ -177,7 +178,7 @@ class SideInformation:
             known = described(trials, table, models)
             rows = np.flatnonzero(known)
             if not len(rows):
-                raise DuopldaError(f"{self.quality}: describes both sides of no trial; do the ids agree?")
+                raise DuopldaError(f"{self.quality}: does not describe both sides of any trial; do the ids agree?")
             pairs = zip(trials.enroll[~known].values, trials.test[~known].values, strict=True)
             names = [f"{e} {t}" for e, t in pairs]
             missing("trials with a recording that the table lacks", names, self.allow_missing, self.note)
@@ -186,7 +187,7 @@ class SideInformation:
 
 
 def _unfitted(method: str, bounds: str, p_target: float, ridge: float | None) -> Any:
-    """The calibration that options name. A bootstrap learns the bounds of each resample, too."""
+    """The unfitted calibration that the options name. A bootstrap also learns the bounds of each resample."""
     if method == "bootstrap":
         return calibration.BootstrapCalibration(_unfitted("affine", bounds, p_target, ridge))
     options: dict[str, Any] = {"p_target": p_target, "ridge": ridge or 0.0} if method in ("affine", "fusion") else {}
@@ -195,7 +196,7 @@ def _unfitted(method: str, bounds: str, p_target: float, ridge: float | None) ->
 
 
 def _learn(name: str, fitted: Any, matched: Matched, sides: tuple[Any, Any] | None) -> dict[str, Any]:
-    """Fit a calibration to scores alone; return what was learnt, and what it makes of Cllr."""
+    """Fit a calibration to scores alone; return what was learnt, and Cllr before and after it."""
     columns = list(matched.systems.values())
     x = np.stack(columns, axis=1) if len(columns) > 1 or _is_fusion(fitted) else columns[0]
     with error_prefix(name):
@@ -224,7 +225,7 @@ def _learn_with_quality(
     log10: bool,
     force: bool,
 ) -> dict[str, Any]:
-    """Fit a calibration to scores and side information, write cross-validated ratios; return what it makes of Cllr."""
+    """Fit a calibration to scores and side information, write cross-validated ratios; return what was learnt."""
     rows, quality = table.of(matched.trials)
     chosen = replace(matched, trials=_some(matched.trials, rows))
     scores = next(iter(matched.systems.values()))[rows]
@@ -261,13 +262,13 @@ def _learn_with_quality(
 
 
 def _load(source: PathLike, quality: PathLike | None) -> Any:
-    """Read a calibration; one that goes by side information needs it, and no other takes it."""
+    """Read a calibration; refuse one with side information without the table, and one without it beside a table."""
     fitted = calibration.load(source)
     if isinstance(fitted, QualityCalibration) and quality is None:
         needs = ", ".join(dict.fromkeys(term.column for term in fitted.recipe.terms if term.column))
-        raise DuopldaError(f"{source}: goes by side information; give `quality`, a table with the columns {needs}")
+        raise DuopldaError(f"{source}: uses side information; give `quality`, a table with the columns {needs}")
     if not isinstance(fitted, QualityCalibration) and quality is not None:
-        raise DuopldaError(f"{source}: is no calibration with side information; leave `quality` out")
+        raise DuopldaError(f"{source}: is not a calibration with side information; leave `quality` out")
     return fitted
 
 
@@ -295,12 +296,12 @@ def _held_out_files(folder: PathLike) -> list[Path]:
 
 
 def _check_folder(held_out: PathLike | None, force: bool, others: Sequence[PathLike | None]) -> None:
-    """Refuse a folder for cross-validated scores that could not be written, or whose files are other ones too."""
+    """Refuse a folder for cross-validated scores that cannot be written, or whose files would replace inputs."""
     if held_out is None:
         return
     paths = _held_out_files(held_out)
     known = [Path(path).resolve() for path in others if path is not None]
     if any(path.resolve() in known for path in paths):
-        raise OptionsError(f"`held_out` writes {paths[0]} and {paths[1]}; give other files other names")
+        raise OptionsError(f"`held_out` writes {paths[0]} and {paths[1]}: name the other files differently")
     for path in paths if Path(held_out).is_dir() else [Path(held_out)]:
         check_output(path, force, inputs=others)

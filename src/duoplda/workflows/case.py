@@ -1,4 +1,4 @@
-"""A case: from a case file to a page for the court and all numbers as JSON."""
+"""A forensic case: from a case file to a page for the court, and all numbers as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def case(
     new: option.NewCase = False,
     force: option.Force = False,
 ) -> dict[str, Any]:
-    """Assess a case, write `case.html` and `case.json` into the folder `out`, and return what the latter holds.
+    """Assess a case, write `case.html` and `case.json` into the folder `out`, and return the content of the latter.
 
     With `new`, write a template of a case file instead, and return nothing.
     """
@@ -37,7 +37,7 @@ def case(
     asked = read_case(file)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise DuopldaError(f"{folder}: exists and is no folder; give another name")
+        raise DuopldaError(f"{folder}: exists and is not a folder; give another name")
     page, data = folder / "case.html", folder / "case.json"
     if folder.is_dir():
         for path in (page, data):

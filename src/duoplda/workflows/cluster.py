@@ -1,4 +1,4 @@
-"""Clustering: who is who among recordings that nobody has labelled."""
+"""Clustering: which of some unlabelled recordings are of the same speaker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cluster(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Put recordings into clusters, one for each speaker, write them, and return their numbers and what is doubtful."""
+    """Put recordings into clusters, one for each speaker, write them, and return numbers and doubtful cases."""
     one_table(labels, sessions=sessions, channels=channels)
     cause = "`speakers` is the number itself: leave out `min_speakers` and `max_speakers`"
     refuse(speakers is not None and (min_speakers is not None or max_speakers is not None), cause)
@@ -100,8 +100,8 @@ def cluster(
 def summarized(clustering: Clustering, counts: dict[str, int], most: int = 5) -> dict[str, Any]:
     """The numbers of a clustering, and the `most` doubtful speakers and pairs of speakers.
 
-    `weak_merges` may be two speakers each: splitting them would lose so many nats. `near_pairs` may be one speaker:
-    merging them would gain so many.
+    Each of `weak_merges` may be two speakers: splitting it would lose `nats` of the log posterior. Each of `near_pairs`
+    may be one speaker: merging the two would gain `nats`.
     """
     names = clustering.names.tolist()
     weak = [{"speaker": names[k], "nats": float(clustering.split[k])} for k in weak_clusters(clustering, most)]
@@ -120,12 +120,12 @@ def _read_pairs(path: PathLike | None, columns: Columns) -> NDArray[np.str_] | N
         return None
     listed = read_trials(path, columns=columns)
     if listed.target is not None:
-        raise DuopldaError(f"{path}: these are trials with their truth; give pairs alone, lines `recording recording`")
+        raise DuopldaError(f"{path}: these are trials with their truth; give only pairs, lines `recording recording`")
     return np.column_stack([listed.enroll.values, listed.test.values])
 
 
 def _write_merges(path: PathLike, merges: NDArray[np.float64], items: Sequence[str], force: bool) -> None:
-    """Write the merges, one in each line; `#3` is what merge 3 made, else it is an item's or a known speaker's name."""
+    """Write the merges, one in each line. `#3` is what merge 3 made; other names are of sessions or known speakers."""
     pairs = merges[:, :2].astype(int)
     n = len(items)
     first, second = ([str(items[k]) if k < n else f"#{k - n + 1}" for k in column] for column in pairs.T.tolist())

@@ -22,7 +22,7 @@ from duoplda.workflows import option
 from duoplda.workflows._files import Note, PathLike, file_hashes, silent
 from duoplda.workflows.option import refuse
 
-PYANNOTE_DIMENSIONS = 128  # pyannote cuts every PLDA to so many, and VBx unless its option --lda-dim says otherwise
+PYANNOTE_DIMENSIONS = 128  # pyannote cuts every PLDA to 128, and VBx does unless --lda-dim says otherwise
 
 
 def convert(
@@ -37,7 +37,7 @@ def convert(
     command: str | None = None,
     note: Note = silent,
 ) -> str:
-    """Write a PLDA model in another format, and return what was converted in words; warnings say what is lost."""
+    """Write a PLDA model in another format, and return a line that says what was written; warnings say what is lost."""
     suffix = Path(out).suffix.lower()
     wanted = to or {".npz": "vbx", ".safetensors": "duoplda", ".h5": "hyperion"}.get(suffix, "kaldi")
     pair = wanted == "pyannote" or (wanted == "vbx" and suffix != ".npz")
@@ -65,9 +65,9 @@ def convert(
 
 
 def load_model(path: PathLike, transform: PathLike | None = None) -> tuple[Backend, ForeignModel | None]:
-    """Read any model as a `Backend`: ours, with None, or another tool's and the `ForeignModel` behind it.
+    """Read any model as a `Backend`, and the `ForeignModel` it was made from, which is None for a model of ours.
 
-    The latter has no preprocessing, but for the steps that a second file `transform` holds.
+    A foreign model has only the preprocessing that a second file `transform` holds.
     """
     if is_container(path):
         if transform is not None:
@@ -81,7 +81,7 @@ def load_model(path: PathLike, transform: PathLike | None = None) -> tuple[Backe
 def _write_plda(
     out: PathLike, to: str, backend: Backend, one_session: bool, text: bool, force: bool, note: Note
 ) -> None:
-    """Write the PLDA alone, and say what is lost."""
+    """Write only the PLDA, and report what is lost."""
     model, loss = backend.collapsed(one_session=one_session)
     others = [*backend.steps_, *(["calibration"] if backend.calibration_ is not None else [])]
     if others:
@@ -103,7 +103,7 @@ def _write_plda(
 def _write_pair(
     out: Path, to: str, backend: Backend, one_session: bool, force: bool, inputs: list[PathLike | None], note: Note
 ) -> None:
-    """Write PLDA and preprocessing as two files of a folder, and say what is lost."""
+    """Write PLDA and preprocessing as two files in a folder, and report what is lost."""
     with error_prefix(str(out)):
         transform = backend.folded()
         model, loss = backend.collapsed(one_session=one_session)
@@ -115,15 +115,15 @@ def _write_pair(
     if backend.calibration_ is not None:
         warnings.warn("the calibration is not written: neither tool has one", UserWarning, stacklevel=3)
     if d > PYANNOTE_DIMENSIONS:
-        said = f"the PLDA has {d} dimensions: VBx uses as many as its option says (--lda-dim)"
+        said = f"the PLDA has {d} dimensions: VBx uses the number that its option --lda-dim gives"
         warnings.warn(said, UserWarning, stacklevel=3)
     _say_lost(loss, raised, note)
 
 
 def _say_lost(loss: Loss, raised: int, note: Note) -> None:
-    """Say what the other format cannot hold; a loss of variance is a warning."""
+    """Report what the other format cannot hold; a loss of variance is a warning."""
     if raised:
-        note(f"{raised} directions without speaker variance got a tiny one: VBx divides by each")
+        note(f"{raised} directions without speaker variance got a tiny variance: VBx divides by each")
     if loss.lossless:
         note(loss.sentence())
     else:

@@ -23,7 +23,7 @@ def demo(
     speakers: option.DemoSpeakers = None,
     force: option.Force = False,
 ) -> str:
-    """Write embeddings (ark and scp), labels, an enrolment and trials into a folder, and return what is there.
+    """Write embeddings (ark and scp), labels, an enrolment and trials into a folder, and return a line on its files.
 
     With `audio`, the folder stays empty: the commands of the demonstration fill it.
     """
@@ -32,7 +32,7 @@ def demo(
     refuse(speakers is not None and audio is None, "`speakers` is for `audio`")
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise DuopldaError(f"{folder}: exists and is no folder; give another name")
+        raise DuopldaError(f"{folder}: exists and is not a folder; give another name")
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise DuopldaError(f"{folder}: exists already; give another name, or allow writing into it with `force`")
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,8 @@ def demo(
     sessions: list[tuple[str, str]] = []
     for part, data, labels in (("train", train, "utt2spk"), ("eval", test, "utt2spk_eval")):
         speaker, session = ([f"{part}-{name}" for name in column] for column in (data.speaker, data.session))
-        names = [f"{s}-{k}" for s, group in groupby(session) for k, _ in enumerate(group)]  # a session is in one piece
+        # Recordings of a session are next to each other, so that `groupby` finds each session once.
+        names = [f"{s}-{k}" for s, group in groupby(session) for k, _ in enumerate(group)]
         write_embeddings(folder / f"{part}.scp", names, data.X.astype(np.float32), force=True)
         write_map(folder / labels, names, speaker, force=True)
         sessions += zip(names, session, strict=True)

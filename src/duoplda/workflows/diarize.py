@@ -1,4 +1,4 @@
-"""Diarisation: who speaks when, from embeddings of the windows of files to RTTM."""
+"""Diarisation: from embeddings of windows of files to RTTM, which says who speaks when."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def diarize(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Give the segments of files to speakers, write their turns, and return how many there are, in all and by file.
+    """Find the speaker of each segment of files, write the turns, and return how many there are, in all and by file.
 
-    With `audio` and `extractor`, windows of the audio are embedded first, wherever speech is.
+    With `audio` and `extractor`, windows of the audio are embedded first, wherever there is speech.
     """
     _check_recordings(embeddings, audio, extractor, segments, ids)
     refuse(not hmm and not refine, "`hmm` is about the refinement: leave out either of the two")
@@ -181,7 +181,7 @@ def _summary(
 def _windows(
     segments: PathLike | None, embedded: EmbeddedIds, unlisted: Callable[[NDArray[Any]], None]
 ) -> diarization.Segments:
-    """The windows of a list; or those that the ids of embeddings say, and of these the ones in regions of speech."""
+    """The windows of a list of segments; or those that ids of embeddings name, in the regions of speech if given."""
     if segments is not None and lists_segments(segments := held(segments)):
         return diarization.read_segments(segments)
     windows = segments_of_ids(embedded.all_ids().astype(str))
@@ -194,7 +194,7 @@ def _windows(
 
 
 def confidence_of(turns: diarization.Diarization) -> dict[str, Coded | NDArray[Any]]:
-    """The columns of a table: each turn, the posterior of its speaker, the second best, and the known voice."""
+    """The columns of a table: each turn, the posteriors of its speaker and of the second best, and the known voice."""
     columns: dict[str, Coded | NDArray[Any]]
     columns = {"file": turns.file, "start": turns.start.round(6), "end": turns.end.round(6), "speaker": turns.speaker}
     columns |= {"posterior": turns.posterior.round(6), "second": turns.second}

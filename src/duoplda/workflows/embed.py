@@ -1,4 +1,4 @@
-"""Embeddings of audio: from files to embeddings, labels, quality, and where speech is."""
+"""Embeddings of audio: from audio files to embeddings, labels, measures of quality, and regions of speech."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from duoplda.workflows import option
 from duoplda.workflows._files import ById, Note, PathLike, Show, file_hashes, silent
 from duoplda.workflows.option import refuse
 
-MOST_NAMED = 20  # files that an error names one by one
-WORDS = ("folders", "names")  # in place of a list of speakers
+MOST_NAMED = 20  # the largest number of files that an error names
+WORDS = ("folders", "names")  # values of `speakers` that are not a list
 
 
 def embed(
@@ -80,10 +80,10 @@ def embed(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Make embeddings of audio, write them and what else is asked for, and return what there is of everything.
+    """Make embeddings of audio, write them and the other outputs, and return how many there are.
 
-    Files that cannot be read are named in an error at the end, after all that could be read has been written. Until
-    then `<out>.resume` holds what has been embedded so far.
+    Files that cannot be read are named in an error at the end, after everything else has been written. Until then,
+    `<out>.resume` holds what has been embedded so far.
     """
     kinds = _kinds(copies)
     refuse(hop is not None and windows is None, "`hop` is for `windows`")
@@ -115,13 +115,14 @@ def embed(
             raise
         if not done.problems:
             journal.remove()
-    done.refuse_problems(f"all others are in {os.fspath(out)}; mend these, and repeat it with `resume` and `force`")
+    remedy = "repair these, and run it again with `resume` and `force`"
+    done.refuse_problems(f"all others are in {os.fspath(out)}; {remedy}")
     return {**done.counts(), "speech_by": "energy" if silero is None else Path(silero).name}
 
 
 @contextmanager
 def _journal(out: PathLike, job: dict[str, object], resume: bool, force: bool, note: Note) -> Iterator[Journal]:
-    """Give the block the file of what is done so far, from which an interrupted run goes on."""
+    """Give the block the journal of files that are done, from which an interrupted run goes on."""
     state = Path(f"{os.fspath(out)}.resume")
     if state.exists() and not resume and not force:
         remedy = "go on with `resume`, or begin again with `force`"
@@ -146,9 +147,9 @@ def embed_for(
     note: Note = silent,
     show: Show = silent,
 ) -> QualityTable:
-    """Embed audio for another command, which has its own outputs: files that cannot be read are refused, or told.
+    """Embed audio for another command. Files that cannot be read are an error, or with `allow_missing` a note.
 
-    With `quality`, the table that is returned has a row for each embedding, and else none.
+    With `quality`, the table that is returned has a row for each embedding; otherwise it is empty.
     """
     files = list_audio(audio)
     network = Extractor(extractor)
@@ -165,7 +166,7 @@ def embed_for(
 
 
 def _job(network: Extractor, pieces: Pieces, detector: SpeechDetector, channels: Channels) -> dict[str, object]:
-    """What embeddings depend on beside the audio, for the file that an interrupted run is taken up from."""
+    """Everything besides the audio that embeddings depend on: an interrupted run goes on only if it is the same."""
     parts = {} if pieces.segments is None else pieces.segments
     of_file = {
         name: [segments.ids.tolist(), segments.start.tolist(), segments.end.tolist()]
@@ -183,7 +184,7 @@ def _job(network: Extractor, pieces: Pieces, detector: SpeechDetector, channels:
 
 @dataclass
 class _Done:
-    """What became of the files so far: all but the embeddings themselves, which are on their way to the disk."""
+    """The results for the files so far, without the embeddings, which have been written."""
 
     n_files: int
     note: Note
@@ -210,7 +211,7 @@ class _Done:
             raise DuopldaError(f"none of the {self.n_files:,} files has speech in it: there is nothing to write")
 
     def refuse_problems(self, rest: str = "") -> None:
-        """Name the files that could not be read, and say what became of the rest."""
+        """Raise an error that names the files that could not be read; `rest` says what became of the others."""
         if not self.problems:
             return
         more = f"; and {len(self.problems) - MOST_NAMED:,} more" * (len(self.problems) > MOST_NAMED)
@@ -225,14 +226,14 @@ class _Done:
         return Segments(np.array(ids), Coded.of(names), np.array(start, float), np.array(end, float))
 
     def counts(self) -> dict[str, Any]:
-        """How many there are, and how many seconds of speech."""
+        """The numbers of files and embeddings, and the seconds of speech."""
         speech = sum(float(np.diff(one.speech, axis=1).sum()) for one in self.embedded)
         n = sum(len(one.ids) for one in self.embedded)
         return {"files": self.n_files, "embeddings": n, "left_out": self.n_without, "seconds_of_speech": speech}
 
 
 class _Outputs(NamedTuple):
-    """The files to write: the embeddings, and what is asked for beside them."""
+    """The files to write: the embeddings, and the other outputs that are asked for."""
 
     embeddings: PathLike
     labels: PathLike | None
@@ -242,17 +243,17 @@ class _Outputs(NamedTuple):
     force: bool
 
     def check(self, inputs: Sequence[PathLike | None]) -> None:
-        """Before any work is done: outputs differ, can be written, and are none of the files that are read."""
+        """Before any work is done, refuse outputs that cannot be written, that have one name, or that are inputs."""
         for table in (self.labels, self.quality):
             other = table is not None and Path(table).suffix.lower() not in TABLE_SUFFIXES
-            refuse(other, f"{table} is to be a table: name it .csv, .tsv or .parquet")
+            refuse(other, f"{table} must be a table: name it .csv, .tsv or .parquet")
         outputs = [path for path in self[:-1] if path is not None]
-        refuse(len({os.path.realpath(path) for path in outputs}) != len(outputs), "two outputs have one name")
+        refuse(len({os.path.realpath(path) for path in outputs}) != len(outputs), "two outputs have the same name")
         for path in outputs:
             check_output(path, self.force, inputs=inputs)
 
     def write(self, done: _Done, results: Iterable[Embedded], labels: _Labels, made_by: ExtractorName) -> None:
-        """Write embeddings while they are made, and then what is asked for beside them."""
+        """Write embeddings while they are made, and then the other outputs."""
         write_embeddings(self.embeddings, done.chunks(results), force=self.force, extractor=made_by)
         if self.labels is not None:
             write_labels(self.labels, labels.table(done.embedded), force=self.force)
@@ -280,7 +281,7 @@ class _Labels:
         speakers: PathLike | None,
         sessions: PathLike | None,
     ) -> _Labels:
-        """Read labels, and see that each file or segment has one."""
+        """Read labels; refuse files or segments that have none."""
         owner = {file.id: file.id for file in files}
         if parts is not None:
             owner = {piece: name for name, segments in parts.items() for piece in segments.ids.tolist()}
@@ -296,7 +297,7 @@ class _Labels:
         return cls(speaker, owner if session is None else _of_pieces(f"session in {sessions}", session, owner))
 
     def table(self, embedded: Iterable[Embedded]) -> LabelColumns:
-        """The labels of all embeddings: copies have the session of their original, and the kind of their channel."""
+        """The labels of all embeddings: a copy has the session of its original, and a kind of channel of its own."""
         rows = [
             (name, one.file.id, piece, kind)
             for one in embedded
@@ -312,7 +313,7 @@ class _Labels:
 
 
 def _of_pieces(what: str, known: ById, owner: ById) -> ById:
-    """A label of each piece: its own, or that of its file."""
+    """The label of each piece: its own, or else that of its file."""
     labels = {
         piece: known[piece if piece in known else name] for piece, name in owner.items() if {piece, name} & {*known}
     }
@@ -337,7 +338,7 @@ def _parts(path: PathLike) -> Segments:
     if lists_segments(path):
         return read_segments(path)
     regions = read_regions(path)
-    rows = dict[str, tuple[str, float, float]]()  # two people may speak at the same time: it is one segment
+    rows = dict[str, tuple[str, float, float]]()  # where two people speak at the same time, there is one segment
     times = zip(regions.file.values.tolist(), regions.start.tolist(), regions.end.tolist(), strict=True)
     for name, start, end in times:
         rows[f"{name}-{round(100 * start):07d}-{round(100 * end):07d}"] = name, start, end
@@ -356,7 +357,7 @@ def _by_file(segments: Segments, files: Sequence[AudioFile]) -> dict[str, Segmen
 def _check_names(
     out: PathLike, files: Sequence[AudioFile], parts: dict[str, Segments] | None, kinds: Sequence[str]
 ) -> None:
-    """Before any work is done: ids can be written, and those of copies are no others' ids."""
+    """Before any work is done, refuse ids that cannot be written, or that copies of other recordings would get."""
     ids = [file.id for file in files]
     if parts is not None:
         ids = [name for segments in parts.values() for name in segments.ids.tolist()]
@@ -368,7 +369,7 @@ def _check_names(
 
 
 def _write_speech(path: PathLike, embedded: Sequence[Embedded], force: bool) -> None:
-    """Write regions of speech: RTTM where the name says so, or else lines `file start end`."""
+    """Write regions of speech: as RTTM if the name ends in .rttm, or else as lines `file start end`."""
     rows = [(one.file.id, start, end) for one in embedded for start, end in one.speech.tolist()]
     if Path(path).suffix.lower() == ".rttm":
         names, start, end = zip(*rows, strict=True)

@@ -1,4 +1,4 @@
-"""Enrolment: speakers in one file, enrolled once and scored as often as one likes."""
+"""Enrolment: a file of speakers, who are enrolled once and can be scored any number of times."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def enroll(
 ) -> Sides:
     """Enroll speakers, or change a file of enrolled speakers; write them, and return them."""
     check_audio(audio, extractor, embeddings, ids, needed=False)
-    cause = "`embeddings` (or `audio`) and `enroll` go together: vectors, and whose they are"
+    cause = "`embeddings` (or `audio`) and `enroll` go together: recordings, and a list that says whose they are"
     refuse((embeddings is None and audio is None) != (enroll is None), cause)
-    cause = "give `embeddings` and `enroll`, or `add_to` for a file that is to be changed"
+    cause = "give `embeddings` and `enroll`, or `add_to`, a file to change"
     refuse(add_to is None and (remove or enroll is None), cause)
     lists = [ids, model, enroll, sessions, channels, occasions, add_to, extractor, *(audio or [])]
     files.check_outputs([out], force, [embeddings], lists)

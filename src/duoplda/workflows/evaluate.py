@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,9 +55,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure scores on trials, clusters against speakers, or turns against turns, whichever the files hold.
 
-    Returns numbers by name: of scores for each of the `systems`, of turns in all and for each of the `files`. With
-    `compare`, two names of systems, also the paired difference between them of each metric; with `support`, which
-    ratios the trials support.
+    Returns numbers by name: for scores, of each of the `systems`; for turns, in all and of each of the `files`. With
+    `compare`, two names of systems, there is also the paired difference of each metric; with `support`, which ratios
+    the trials support.
     """
     of_turns = {"collar": collar, "skip_overlap": skip_overlap, "uem": uem}
     of_scores = [scores, trials, p_target, speakers, enroll, plot, compare, support, log10]
@@ -72,15 +73,10 @@ def evaluate(
         measured = measure_systems(matched.systems, matched.target, sides, eer_method=eer, **point, **resampling)
         if plot is not None:
             _plot(plot, matched, [(p, c_miss, c_fa) for p in priors], force, note)
-        names = metric_names(priors)
-        systems: dict[str, dict[str, Any]] = {}
-        for (name, values), path in zip(measured.items(), scores, strict=True):
-            systems[name] = {"file": path, **dict(zip(names, values.estimate, strict=True))}
-            if values.low is not None:
-                ends = zip(values.low, values.high, strict=True)
-                systems[name]["intervals"] = dict(zip(names, ends, strict=True))
-            if support:
-                systems[name]["support"] = _support(matched.systems[name], matched.target, priors)
+        systems = _numbers_by_system(measured, scores, metric_names(priors))
+        if support:
+            for name, values in systems.items():
+                values["support"] = _support(matched.systems[name], matched.target, priors)
         n = len(matched.target)
         n_targets = int(matched.target.sum())
         counts = {"trials": n, "targets": n_targets, "nontargets": n - n_targets, "missing": matched.n_left_out}
@@ -101,6 +97,19 @@ def evaluate(
     return _evaluate_clusters(clusters, reference, columns, bootstrap, seed, allow_missing, strict, note)
 
 
+def _numbers_by_system(
+    measured: Mapping[str, Any], scores: Sequence[PathLike], names: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """The file, the metrics and the intervals of each system."""
+    systems: dict[str, dict[str, Any]] = {}
+    for (system, values), path in zip(measured.items(), scores, strict=True):
+        systems[system] = {"file": path, **dict(zip(names, values.estimate, strict=True))}
+        if values.low is not None:
+            ends = zip(values.low, values.high, strict=True)
+            systems[system]["intervals"] = dict(zip(names, ends, strict=True))
+    return systems
+
+
 def _differences(
     names: tuple[str, str],
     matched: Matched,
@@ -108,7 +117,7 @@ def _differences(
     point: dict[str, Any],
     resampling: dict[str, Any],
 ) -> dict[str, dict[str, float]]:
-    """What the first of two systems has of each metric less what the second has, with an interval over speakers."""
+    """The difference of each metric between the first and the second system, with an interval over speakers."""
     if unknown := [name for name in names if name not in matched.systems]:
         raise OptionsError(f"`compare` names {some(unknown)}; the systems are {some(list(matched.systems))}")
     if sides is None:
@@ -123,7 +132,7 @@ def _differences(
 
 
 def _support(scores: Floats, target: Booleans, priors: list[float]) -> dict[str, Any]:
-    """Which ratios the trials support, in nats, how often they mislead, and their cross-entropy in bits."""
+    """Bounds of the ratios that the trials support (nats), how often ratios mislead, and their cross-entropy (bits)."""
     bounds = {"elub": elub(scores, target), "invariance_bounds": invariance_bounds(scores, target)}
     entropies = {f"{p:g}": ece(scores, target, math.log(p / (1 - p))) for p in priors}
     misleading = misleading_evidence(scores, target)._asdict()
@@ -149,7 +158,7 @@ def _evaluate_clusters(
     strict: bool,
     note: Note,
 ) -> dict[str, Any]:
-    """How well clusters of recordings agree with their speakers."""
+    """Measure how well clusters of recordings agree with their speakers."""
     cluster = read_partition(clusters, columns=columns)
     speaker = read_partition(reference, "speaker", columns)
     lack = [name for name in cluster if name not in speaker]
@@ -176,7 +185,7 @@ def _evaluate_turns(
     allow_missing: bool,
     note: Note,
 ) -> dict[str, Any]:
-    """The diarisation error rate and its parts, of each file and in all."""
+    """Measure the diarisation error rate and its parts, of each file and in all."""
     turns = read_rttm(clusters)
     truth = read_rttm(reference)
     regions = read_uem(uem) if uem else None
@@ -204,5 +213,5 @@ def _evaluate_turns(
 
 
 def _error_parts(errors: DiarizationErrors) -> dict[str, float]:
-    """The rate and the seconds that it is made of."""
+    """The error rate, and the seconds of each kind of error and of speech."""
     return {"der": errors.rate, **{name: getattr(errors, name) for name in errors._fields[:4]}}

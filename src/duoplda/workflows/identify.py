@@ -1,4 +1,4 @@
-"""Who is it? Recordings that nobody has named are compared with the voices of a registry."""
+"""Identification: recordings of unknown people are compared with the voices of a registry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def identify(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Who each recording, or each session where these are given, is: by name, what `Registry.identify` answers."""
+    """The answer of `Registry.identify` for each recording, or for each session if sessions are given, by its name."""
     check_audio(audio, extractor, embeddings, ids)
     labels = files.labels_by_id(sessions, channels, columns)
     chain = Backend.load(model)

@@ -29,11 +29,11 @@ def info(
 ) -> dict[str, Any]:
     """The summary of a model; with `embeddings`, under `domain`, their distance from its training data and its limit.
 
-    With `quality`, a table of measures, under `quality` how its recordings compare with those of the training by each.
-    Without `speakers`, the speaker of each recording, clusters of a sample of them count as speakers. Of a file of
-    enrolled speakers, or a registry of voices: `enrolled`, with the numbers of sessions and recordings of each, and
-    `model`, the fingerprint of the model that enrolled them (of a registry: of its steps, too). The SHA-256 of a file
-    is under `sha256`; a registry, which changes, has none.
+    With `quality`, a table of measures, `quality` has the comparison of its recordings with those of the training by
+    each measure. Without `speakers`, clusters of a sample of the recordings count as speakers. For a file of enrolled
+    speakers or a registry of voices, there are `enrolled`, with the numbers of sessions and recordings of each, and
+    `model`, the fingerprint of the model that enrolled them (of a registry: also of the steps before it). The SHA-256
+    of a file is under `sha256`; a registry, which changes, has none.
     """
     without = embeddings is None and (ids is not None or speakers is not None)
     refuse(without, "`ids` and `speakers` are about recordings: give `embeddings`")
@@ -55,7 +55,7 @@ def info(
     if quality is not None:
         ranges = ranges_of(chain)
         if not ranges:
-            cause = "was trained without `quality`, and does not know what its recordings were like"
+            cause = "was trained without `quality`, and does not know the quality of its recordings"
             raise DuopldaError(f"{model}: {cause}")
         summary["quality"] = [one._asdict() for one in compare(ranges, read_quality(quality))]
     if embeddings is not None:
@@ -77,12 +77,12 @@ def _distance(
 
 
 def _is_registry(path: PathLike) -> bool:
-    """Is this a database of SQLite?"""
+    """Whether a file is a database of SQLite."""
     return Path(path).is_file() and first_bytes(path).startswith(b"SQLite format 3\0")
 
 
 def _about_registry(path: PathLike) -> dict[str, Any]:
-    """Who is in a registry, what it keeps, and of which model."""
+    """The voices of a registry, what it keeps of recordings, and the fingerprint of its model."""
     from duoplda.voices import Registry
 
     with Registry.open(path) as registry:

@@ -1,8 +1,9 @@
-"""Linking: speakers of several files, named file by file, get names that hold for all files."""
+"""Linking: speakers who are named file by file get names that hold for all files."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,13 +61,13 @@ def link(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Give local speakers of several files who are one person one name, and write turns or recordings."""
+    """Give all local speakers of several files who are one person the same name, and write turns or recordings."""
     as_turns = Path(out).suffix.lower() == ".rttm"
     either = (not rttm) == (local is None) or (rttm and segments is None)
     refuse(either, "give either `rttm` with `segments`, or `local`")
     cause = "turns are written where turns are read: give `rttm`, or an `out` that does not end in .rttm"
     refuse(as_turns and not rttm, cause)
-    cause = "`cannot_link_within` needs `segments`, which say what file a segment is of"
+    cause = "`cannot_link_within` needs `segments`, which say of which file a segment is"
     refuse(cannot_link_within and segments is None, cause)
     lists = *rttm, segments, local, model, sessions, channels, occasions, speakers_known
     files.check_outputs([out], force, [embeddings], [ids, *lists])
@@ -87,7 +88,7 @@ def link(
         row = {person: k for k, person in enumerate(people)}
         chain = Backend.load(model)
         if labels["session"] is not None or files.segment_level(segments_are, chain, note) == "recordings":
-            session = labels["session"] or dict.fromkeys(who, "")  # a session is of one local speaker
+            session = labels["session"] or dict.fromkeys(who, "")  # without a list, a local speaker has one session
             labels["session"] = {i: " ".join([*person, session[i]]) for i, person in who.items() if i in session}
         known = files.known_speakers(chain, speakers_known, registry, place)
         if known is None:
@@ -110,17 +111,22 @@ def link(
     names = clustering.names[clustering.labels].astype(str).tolist()
     name = {people[k]: linked for k, linked in zip(clustering.ids.tolist(), names, strict=True)}
     if turns is not None and as_turns:
-        linked_turns, unnamed = renamed(turns, name)
-        if unnamed:
-            said = f"{len(unnamed)} local speakers have no segment, and get names of their own"
-            warnings.warn(f"{said}: {some(map('_'.join, unnamed))}", UserWarning, stacklevel=2)
-        write_rttm(out, linked_turns, force=force)
+        _write_turns(out, turns, name, force)
     else:
         listed = {recording: person for recording, person in who.items() if person in name}
         local_names = [person[1] for person in listed.values()]
         write_partition(out, listed, [name[person] for person in listed.values()], force=force, local=local_names)
     counts = {"segments": len(who), "local speakers": len(sides), "speakers": len(clustering)}
     return summarized(clustering, counts)
+
+
+def _write_turns(out: PathLike, turns: Turns, name: Mapping[LocalSpeaker, str], force: bool) -> None:
+    """Write the turns with the new names of their speakers."""
+    linked_turns, unnamed = renamed(turns, name)
+    if unnamed:
+        said = f"{len(unnamed)} local speakers have no segment, and get names of their own"
+        warnings.warn(f"{said}: {some(map('_'.join, unnamed))}", UserWarning, stacklevel=3)
+    write_rttm(out, linked_turns, force=force)
 
 
 def _local_speakers(

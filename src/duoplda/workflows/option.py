@@ -1,12 +1,13 @@
-"""Every option of every command, declared once: its type, its help, and what it may be.
+"""Every option of every command, declared once: its type, its help, and the values that it may have.
 
 The parameters of a workflow are the options of its command. Each is annotated with a name of this file, and its default
 stands in the signature of the workflow:
 
     def cluster(model: option.Model, ..., *, weight: option.Weight = 1.0) -> ...
 
-From these two `duoplda.cli` makes `--weight`. A parameter that is annotated otherwise (`note: Note`) is no option. This
-file is light on purpose: `duoplda cluster --help` imports it, and not the workflow.
+From these two `duoplda.cli` makes `--weight`. A parameter with any other annotation (`note: Note`) is no option. This
+file imports next to nothing, because `duoplda cluster --help` imports it and must start at once; the help never
+imports the workflow.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ Show = Callable[[int | None, str], None]  # gets how much is done, if that is kn
 
 @dataclass(frozen=True)
 class Option:
-    """What the command line says of a parameter, and how it takes it; a text alone is an option with this help."""
+    """How the command line explains and reads a parameter; in an annotation, a text alone is an option's help."""
 
     help: str
     _: KW_ONLY
     name: str | None = None  # how it is typed, where that is not the name of the parameter
-    argument: bool = False  # it is typed without a name
+    argument: bool = False  # whether it is typed without a name
     metavar: str | None = None
     min: float | None = None
     max: float | None = None
     read: Callable[[str], Any] | None = None  # makes the value of what is typed; it may raise a ValueError
-    must_be: str = ""  # what to type instead, then
-    typed: str | None = None  # how the default is typed, where its own text is not what `read` takes
+    must_be: str = ""  # for the error message if `read` raises: what has to be typed
+    typed: str | None = None  # how the default is typed, where `str` of it is not what `read` takes
 
 
 def refuse(wrong: object, message: str) -> None:
-    """Refuse options that do not go together; names of options stand in backticks, as the command line expects."""
+    """Raise an `OptionsError` if something is wrong; in the message, names of options stand in backticks."""
     if wrong:
         raise OptionsError(message)
 
@@ -51,23 +52,23 @@ def refuse(wrong: object, message: str) -> None:
 # -- what is written, and how work is done
 
 Force = Annotated[bool, "Replace an existing output."]
-AllowMissing = Annotated[bool, "Leave out ids that are missing, and count them."]
-Strict = Annotated[bool, "Refuse recordings that a list gives no label; else they are left out."]
+AllowMissing = Annotated[bool, "Leave out ids that are not found, and say how many; otherwise they are an error."]
+Strict = Annotated[bool, "Refuse recordings that have no label in a list, instead of leaving them out."]
 Resume = Annotated[bool, "Continue an interrupted run from OUT.resume."]
 Device = Annotated[str, "Where to compute: cpu, or a device of torch such as cuda."]
-Dask = Annotated[str | None, "Work on a Dask cluster: the address of its scheduler, or `local` to start one."]
+Dask = Annotated[str | None, "Compute on a Dask cluster: the address of its scheduler, or `local` to start one."]
 DomainCheck = Annotated[bool, "Warn if recordings are unlike the training data of the model."]
 Seed = Annotated[int, Option("The seed of the resampling.", min=0)]
 
 # -- models and recordings
 
 Model = Annotated[PathLike, "The model, a file that `duoplda train` wrote."]
-Ids = Annotated[str | None, "Ids of the rows of npy or npz: a file, or `rows` to number them."]
+Ids = Annotated[str | None, "The ids of the rows of npy or npz files: a list of them, or `rows` to number them."]
 Columns = Annotated[
     Mapping[str, str] | None,
     Option(
-        "What columns of tables are called, where it is not guessed: session=call_id,speaker=who,vector=xv; their "
-        "numbers if there is no header: id=1,speaker=2.",
+        "What the columns of tables are called, where their names do not tell: session=call_id,speaker=who,vector=xv; "
+        "or their numbers if there is no header: id=1,speaker=2.",
         read=texts.pairs,
         must_be="meanings and names, several with commas: session=call_id,speaker=who",
         metavar="MEANING=NAME,...",
@@ -75,14 +76,16 @@ Columns = Annotated[
 ]
 Audio = Annotated[
     Files,
-    "Audio instead of embeddings: a file, a folder or a list wav.scp, repeat the option for more; recordings are "
-    "called as `duoplda embed` calls them.",
+    "Audio instead of embeddings: a file, a folder or a list wav.scp; repeat the option for more. Recordings get the "
+    "names that `duoplda embed` gives them.",
 ]
-Extractor = Annotated[File, "The extractor (ONNX) of --audio, the one that the model was trained on."]
+Extractor = Annotated[
+    File, "The network (ONNX) that embeds --audio: the one whose embeddings the model was trained on."
+]
 Sessions = Annotated[File, "The session of each recording (utt2sess); names must differ between speakers."]
-Channels = Annotated[File, "The kind of channel of recordings (utt2channel); where it is not given it is inferred."]
+Channels = Annotated[File, "The kind of channel of each recording (utt2channel); where none is given, it is inferred."]
 Occasions = Annotated[
-    File, "The day, call or file of recordings (utt2occasion); sessions of one occasion count for less."
+    File, "The day, call or file of each recording (utt2occasion): several sessions of one of these count for less."
 ]
 
 # -- labels of training data: train, adapt, advise, split
@@ -104,7 +107,7 @@ TrainingEmbeddings = Annotated[
 ]
 ModelOut = Annotated[PathLike, "The model to write, a safetensors file."]
 TrainingQuality = Annotated[
-    File, "Measures of the recordings (`duoplda embed --quality-out`): audio unlike them gives a warning."
+    File, "Measures of the recordings (`duoplda embed --quality-out`): the model then warns of audio unlike them."
 ]
 SpeakerFactors = Annotated[
     int | str | None,
@@ -127,14 +130,15 @@ SessionFactors = Annotated[
 Shrinkage = Annotated[
     str | float | tuple[float, ...] | None,
     Option(
-        "How far covariances are shrunk: none, auto, a, or a,b,c for speaker, session and noise.",
+        "How far covariances are shrunk, from 0 to 1: a, or a,b,c for speaker, session and noise; none; or auto "
+        "(held-out speakers choose).",
         read=texts.shrinkage,
         must_be="none, auto, or one or three numbers from 0 to 1: a,b,c",
     ),
 ]
 Criterion = Annotated[
     Literal["decision", "likelihood"],
-    "What chooses wherever auto is given: the cost of trials of held-out speakers, or their likelihood.",
+    "What decides wherever auto is given: the cost of trials between held-out speakers, or their likelihood.",
 ]
 HeldOutEnrolment = Annotated[
     Sequence[tuple[int, int | None]] | None,
@@ -147,7 +151,7 @@ HeldOutEnrolment = Annotated[
 HeldOutPriors = Annotated[
     Sequence[float],
     Option(
-        "Priors of a target at which the cost of held-out trials is measured.",
+        "The prior probabilities of a target at which the cost of held-out trials is measured.",
         read=texts.probabilities,
         must_be="probabilities between 0 and 1, several with commas: 0.5,0.01",
         typed="0.5,0.01",
@@ -155,7 +159,7 @@ HeldOutPriors = Annotated[
 ]
 HeldOutCalibration = Annotated[
     Literal["affine", "structure"],
-    "What held-out trials learn: one scale and offset, or those of each structure of trials.",
+    "The calibration that held-out trials teach: one scale and offset, or those of each structure of trials.",
 ]
 ModelType = Annotated[
     Literal["plain", "two-source", "kinds", "auto"] | None,
@@ -163,7 +167,7 @@ ModelType = Annotated[
 ]
 SessionsAre = Annotated[
     Literal["utterances", "files"] | None,
-    "What a session is in these data; diarize and link will use it.",
+    "What a session is in these data; `duoplda diarize` and `duoplda link` will go by it.",
 ]
 LearnChannels = Annotated[
     int | str | None,
@@ -192,19 +196,21 @@ AdaptationMethod = Annotated[
 Weights = Annotated[
     tuple[float, ...] | float | None,
     Option(
-        "How much the target counts at each level, from 0 to 1, with commas.  [by the method]",
+        "How much the target counts at each level, from 0 to 1, with commas.  [chosen by the method]",
         read=texts.numbers,
         must_be="numbers, several with commas: 0.5,0.2",
     ),
 ]
-Centre = Annotated[float | None, Option("How far the mean moves to the target's.  [by the data]", min=0, max=1)]
+Centre = Annotated[
+    float | None, Option("How far the mean moves to the target's.  [as far as the data allow]", min=0, max=1)
+]
 Prior = Annotated[float, "The probability that two sessions drawn at random are of one speaker."]
 
 # -- advise, split
 
 LookedAtEmbeddings = Annotated[File, "Embeddings, whose number of dimensions is used; vectors are not read."]
 WriteSessions = Annotated[
-    File, "Write the sessions that the ids seem to name: lines `recording session`, or .csv, .tsv."
+    File, "Write the sessions that the ids seem to name to this file: lines `recording session`, or .csv, .tsv."
 ]
 SplitOut = Annotated[PathLike, "The folder to write into; it is made where it is missing."]
 SHARE: Any = {
@@ -212,13 +218,13 @@ SHARE: Any = {
     "must_be": "a whole number (30) or a fraction (0.25)",
     "metavar": "NUMBER|FRACTION",
 }
-TrainShare = Annotated[float | None, Option("Speakers to train on.  [all others]", **SHARE)]
-DevShare = Annotated[float, Option("Speakers for development; 0: none.", **SHARE)]
-EvalShare = Annotated[float, Option("Speakers for the last test; 0: none.", **SHARE)]
+TrainShare = Annotated[float | None, Option("How many speakers to train on.  [all others]", **SHARE)]
+DevShare = Annotated[float, Option("How many speakers are kept for development; 0: none.", **SHARE)]
+EvalShare = Annotated[float, Option("How many speakers are kept for the final test; 0: none.", **SHARE)]
 EnrollSessions = Annotated[int, Option("How many sessions of each speaker are enrolled.", min=1)]
-CrossChannel = Annotated[bool, "Make trials between different kinds of channels alone."]
+CrossChannel = Annotated[bool, "Make only trials between different kinds of channels."]
 Nontargets = Annotated[
-    int | None, Option("At most so many non-target trials of each model, drawn at random.  [all]", min=1)
+    int | None, Option("The largest number of non-target trials of each model, drawn at random.  [all]", min=1)
 ]
 SplitSeed = Annotated[int, Option("The seed; the same one gives the same parts.", min=0, max=(1 << 32) - 1)]
 
@@ -236,13 +242,13 @@ ScoreEmbeddings = Annotated[File, "Embeddings of the enrolment, and of the tests
 TestEmbeddings = Annotated[File, "Embeddings of the tests."]
 ModelRecordings = Annotated[File, "The recordings of each model.  [each model of the trials is a recording]"]
 Enrolled = Annotated[File, "Models that `duoplda enroll` wrote."]
-TrialList = Annotated[File, "The trials, as Kaldi, VoxCeleb, NIST, hyperion, Parquet or BOSARIS has them."]
+TrialList = Annotated[File, "The trials, in the format of Kaldi, VoxCeleb, NIST, hyperion, Parquet or BOSARIS."]
 ScoresOut = Annotated[File, "The scores to write: Kaldi's text, .tsv, .csv, .parquet, .h5 or .npz.  [standard output]"]
 TestIds = Annotated[str | None, "The same as --ids, for --test-embeddings."]
 TopModels = Annotated[int | None, Option("Give the TOP highest-scoring models of each test recording.", min=1)]
 Matrix = Annotated[bool, "Score all models against all test recordings."]
 Cosine = Annotated[bool, "Give cosines of mean vectors instead of likelihood ratios."]
-Raw = Annotated[bool, "Leave out the calibration of the model."]
+Raw = Annotated[bool, "Do not apply the calibration of the model."]
 Log10 = Annotated[bool, "Scores are log10 ratios, as forensic science writes them, not natural logarithms."]
 CohortFile = Annotated[File, "Normalise scores with these embeddings, or with a file of `duoplda enroll`."]
 CohortIds = Annotated[str | None, "The same as --ids, for --cohort."]
@@ -264,48 +270,55 @@ Action = Annotated[
 ]
 VoiceNames = Annotated[
     Sequence[str],
-    Option("The voice to add to, to show, to remove or to rename; of merge, the two voices.", argument=True),
+    Option(
+        "The voice to add to, show, remove or rename; rename also takes the new name, and merge takes two voices.",
+        argument=True,
+    ),
 ]
-EnrollingModel = Annotated[File, "The model that enrolls; of migrate, the new one."]
+EnrollingModel = Annotated[File, "The model that enrolls; for migrate, the new one."]
 VoiceEmbeddings = Annotated[File, "Embeddings of the recordings to add."]
 VoiceList = Annotated[File, "The recordings of each voice: lines `voice recording ...`, or a table."]
 Keep = Annotated[
     Literal["statistics", "embeddings"] | None,
-    "What a new registry keeps: statistics, or embeddings, too.  [statistics]",
+    "What a new registry keeps: statistics, or also embeddings, which `migrate` needs.  [statistics]",
 ]
-Join = Annotated[bool, "Add recordings to sessions that a voice has already; else these are refused."]
-SessionToRemove = Annotated[str | None, "Remove this session alone."]
-Search = Annotated[str | None, "List the voices whose name has this in it."]
+Join = Annotated[bool, "Let recordings join a session that a voice has already; otherwise they are refused."]
+SessionToRemove = Annotated[str | None, "Remove only this session of the voice."]
+Search = Annotated[str | None, "List only the voices whose names contain this text."]
 ExportOut = Annotated[File, "The file of all voices that export writes."]
 ImportFile = Annotated[File, "The file that export wrote, for import."]
-By = Annotated[str | None, "Who makes the change, which is noted."]
+By = Annotated[str | None, "Who makes the change; the registry notes it."]
 
 IdentifyEmbeddings = Annotated[File, "Embeddings of the recordings to identify."]
 IdentifySessions = Annotated[
     File, "The session of each recording (utt2sess): those of one session are asked about together."
 ]
 PriorOfKnown = Annotated[
-    float, Option("The probability that it is one of the voices, which have equal parts of it.", min=0, max=1)
+    float, Option("The prior probability that it is one of the voices; each has an equal part of it.", min=0, max=1)
 ]
-TopVoices = Annotated[int, Option("How many voices to tell of each.", min=1)]
-CostWrongName = Annotated[float, Option("The cost of a wrong name.", min=0)]
-CostMissedName = Annotated[float, Option("The cost of `nobody` where it is a known voice.", min=0)]
-CostUnsure = Annotated[float, Option("The cost of leaving it open.", min=0)]
+TopVoices = Annotated[int, Option("How many voices to name for each recording, the most probable first.", min=1)]
+CostWrongName = Annotated[float, Option("The cost of answering a wrong name.", min=0)]
+CostMissedName = Annotated[float, Option("The cost of answering `nobody` where it is a known voice.", min=0)]
+CostUnsure = Annotated[float, Option("The cost of answering `unsure`.", min=0)]
 
 # -- serve
 
-ServiceExtractor = Annotated[File, "Take audio, too: the extractor of embeddings (ONNX) that the model was trained on."]
-Host = Annotated[str, "The address to listen on; other machines can reach any but this machine's own."]
+ServiceExtractor = Annotated[File, "Also take audio: the network (ONNX) on whose embeddings the model was trained."]
+Host = Annotated[str, "The address to listen on; other machines can reach every address but 127.0.0.1 and the like."]
 Port = Annotated[int, Option("The port to listen on; 0 takes a free one.", min=0, max=65535)]
 TokenFile = Annotated[
-    File, "Who may do what: lines `NAME read|write TOKEN`; needed where other machines can reach the host."
+    File, "Who may do what: lines `NAME read|write TOKEN`; it is needed where other machines can reach the host."
 ]
-AllowHost = Annotated[Sequence[str], "A name under which a proxy asks for the service; repeat the option for more."]
-AuditLog = Annotated[File, "Append who did what to which voice, and when; without it, that goes to standard error."]
-MaxBody = Annotated[int, Option("The most megabytes of a request.", min=1)]
-MaxRows = Annotated[int, Option("The most recordings of a request.", min=1)]
-MaxRequests = Annotated[int, Option("The most requests at a time; others are told to try again.", min=1)]
-Timeout = Annotated[int, Option("The most seconds for a request to come in, and to be answered.", min=1)]
+AllowHost = Annotated[
+    Sequence[str], "A host name that requests may be addressed to, such as that of a proxy; repeat the option for more."
+]
+AuditLog = Annotated[File, "A file to which is appended who did what to which voice, and when.  [standard error]"]
+MaxBody = Annotated[int, Option("The largest size of a request, in megabytes.", min=1)]
+MaxRows = Annotated[int, Option("The largest number of recordings in a request.", min=1)]
+MaxRequests = Annotated[
+    int, Option("The largest number of requests at a time; further ones are told to try again.", min=1)
+]
+Timeout = Annotated[int, Option("The longest time for a request to come in, and to be answered, in seconds.", min=1)]
 
 # -- cluster, link and diarize
 
@@ -322,15 +335,17 @@ SpeakersOfFile = Annotated[int | None, Option("The number of speakers of each fi
 FewestSpeakers = Annotated[int | None, Option("The smallest number of speakers.", min=1)]
 MostSpeakers = Annotated[int | None, Option("The largest number of speakers.", min=1)]
 SpeakersKnown = Annotated[File, "Speakers that `duoplda enroll` wrote; a cluster may be one of them."]
-KnownVoices = Annotated[File, Option("A registry of known voices (`duoplda voices`), as --speakers-known.", read=str)]
+KnownVoices = Annotated[
+    File, Option("A registry of known voices (`duoplda voices`), instead of --speakers-known.", read=str)
+]
 MustLink = Annotated[File, "Pairs of recordings of the same speaker, one pair in each line."]
 CannotLink = Annotated[File, "Pairs of recordings of different speakers, one pair in each line."]
-Weight = Annotated[float, "A factor on all log-likelihood ratios; below 1, they are trusted less than the prior."]
+Weight = Annotated[float, "A factor on all log-likelihood ratios; below 1, they count for less against the prior."]
 SegmentsAre = Annotated[
     Literal["sessions", "recordings"] | None,
-    "What segments are to the model.  [what it was trained with, else sessions]",
+    "What segments are to the model.  [as in its training, if that is known, else sessions]",
 ]
-Refine = Annotated[bool, "Move single sessions after the merges, where that pays."]
+Refine = Annotated[bool, "After the merges, move single sessions where that makes the clusters more probable."]
 ClusterReport = Annotated[File, "An HTML page about the clusters to write."]
 Merges = Annotated[File, "The tree of merges to write: .tsv, .csv or .parquet."]
 CannotLinkWithin = Annotated[bool, "Never link two speakers of the same file."]
@@ -341,7 +356,7 @@ TurnFiles = Annotated[Sequence[PathLike], "Who speaks when in one or several fil
 LinkSegments = Annotated[File, "The segments of files: lines `segment file start end`; --rttm needs them."]
 LocalSpeakers = Annotated[File, "The local speaker of each recording (utt2spk), instead of --rttm."]
 SessionsOfSpeaker = Annotated[File, "The session of each recording (utt2sess); names count within a speaker."]
-LinkDiscount = Annotated[float, "How much each segment counts; below 1 where segments overlap."]
+LinkDiscount = Annotated[float, "How much each segment counts as evidence; below 1 where segments overlap."]
 
 AnyModel = Annotated[PathLike, "The model: a file of `duoplda train`, or the PLDA of VBx, pyannote, Kaldi and others."]
 TurnsOut = Annotated[PathLike, "The turns of all files to write, as RTTM."]
@@ -362,7 +377,7 @@ RefineTurns = Annotated[bool, "Refine the first labels; without it they are the 
 Fa = Annotated[float | None, "The factor on the evidence of each segment (Fa of VBx).  [by the file]"]
 Fb = Annotated[float | None, "The factor on the cost of each speaker (Fb of VBx).  [by the model and the file]"]
 Loop = Annotated[float | None, "The probability that the next segment is of the same speaker.  [by the file]"]
-SegmentDiscount = Annotated[float | None, "How much each segment counts.  [by their overlap]"]
+SegmentDiscount = Annotated[float | None, "How much each segment counts as evidence.  [by how far segments overlap]"]
 SegmentPrior = Annotated[float, "The probability that two segments of a file are of one speaker."]
 Dimensions = Annotated[
     int | None, Option("The number of dimensions to use, those where speakers differ most.  [all]", min=1)
@@ -391,12 +406,12 @@ AudioSpeakers = Annotated[
 ]
 AudioSessions = Annotated[File, "The session of each recording (utt2sess).  [each file is one]"]
 AudioParts = Annotated[File, "Embed these parts of files: lines `segment file start end`, or regions (RTTM, .lab)."]
-Windows = Annotated[float | None, "Embed windows of so many seconds: where speech is, or inside of --segments."]
+Windows = Annotated[float | None, "Embed windows of this many seconds: where speech is, or inside of --segments."]
 Hop = Annotated[float | None, "Seconds from one window to the next.  [0.25]"]
 Copies = Annotated[
     Sequence[str] | None,
     Option(
-        "Embed copies of each recording, too, which are of its session: clean,noise,telephone,reverb,codec.",
+        "Also embed copies of each recording, which are of its session: clean,noise,telephone,reverb,codec.",
         read=texts.words,
         metavar="KIND,...",
     ),
@@ -404,7 +419,7 @@ Copies = Annotated[
 Noises = Annotated[File, "A folder of noises for copies.  [pink noise and babble that is made]"]
 Silero = Annotated[File, "Silero's network (ONNX), to find speech.  [by energy]"]
 AudioChannel = Annotated[int | None, Option("The channel of files with several, from 1 on.  [the mean of all]", min=1)]
-Longest = Annotated[float, "Seconds of a recording that are embedded at most."]
+Longest = Annotated[float, "The largest number of seconds of a recording that are embedded."]
 ExtractorMetadata = Annotated[
     Mapping[str, str] | None,
     Option(
@@ -425,25 +440,27 @@ ScoreFiles = Annotated[
 TrialsWithTruth = Annotated[
     File, "Trials with their truth: lines `model test target|nontarget`, or another format of trials."
 ]
-Priors = Annotated[Sequence[float], Option("The prior of a target; repeat it for more.  [0.01]", metavar="PRIOR")]
+Priors = Annotated[
+    Sequence[float], Option("The prior probability of a target; repeat the option for more.  [0.01]", metavar="PRIOR")
+]
 CostMiss = Annotated[float, "The cost of a miss."]
 CostFalseAlarm = Annotated[float, "The cost of a false alarm."]
 EerDefinition = Annotated[
     Literal["rocch", "interpolated", "nearest"],
     "Which definition of the EER is used; rocch is that on the convex hull.",
 ]
-TestSpeakers = Annotated[File, "The speaker of each test recording (utt2spk), which gives intervals."]
-Enrolment = Annotated[File, "The recordings of each model, which have the model's speaker."]
+TestSpeakers = Annotated[File, "The speaker of each test recording (utt2spk); with it, values get intervals."]
+Enrolment = Annotated[File, "The recordings of each model, by which the speaker of the model is known."]
 Resamples = Annotated[int, Option("How often speakers are resampled for the intervals; 0 gives no intervals.", min=0)]
 Compare = Annotated[
     tuple[str, str] | None,
-    Option("Two systems, by their names in the table: differences, tested over speakers.", metavar="A B"),
+    Option("Two systems, by their names in the table, whose differences are tested over speakers.", metavar="A B"),
 ]
-Support = Annotated[bool, "Also print what ratios the trials support: bounds, devPAV, misleading evidence, ECE."]
+Support = Annotated[bool, "Also print which ratios the trials support: bounds, devPAV, misleading evidence, ECE."]
 Clusters = Annotated[File, "Clusters to evaluate instead of scores: recording and cluster (utt2spk), or RTTM."]
 Reference = Annotated[File, "The truth about --clusters: recording and speaker (utt2spk), or RTTM."]
 Collar = Annotated[float, Option("Seconds that are not scored on both sides of a boundary of the reference.", min=0)]
-SkipOverlap = Annotated[bool, "Score turns only where at most one person speaks."]
+SkipOverlap = Annotated[bool, "Score turns only where no two people speak at the same time."]
 Uem = Annotated[File, "Score turns in these regions only: lines `file channel start end`."]
 Plot = Annotated[File, "A picture of the DET curves to write: .pdf, .png or .svg."]
 
@@ -463,12 +480,14 @@ CalibratedOut = Annotated[File, "The calibration (.safetensors) or the calibrate
 ScoresToCalibrate = Annotated[Sequence[PathLike], Option("Scores to calibrate instead of --scores.", metavar="FILE")]
 LearntBefore = Annotated[File, Option("A calibration that was learnt before.", name="from")]
 ModelToCalibrate = Annotated[File, "A model file in which to store the calibration."]
-PriorOfCosts = Annotated[float, "The prior of a target at which costs matter most (affine, bootstrap, fusion)."]
-Ridge = Annotated[float | None, "The ridge on the scales.  [0; with --quality 0.01]"]
+PriorOfCosts = Annotated[
+    float, "The prior probability of a target at which costs matter most (affine, bootstrap, fusion)."
+]
+Ridge = Annotated[float | None, "The ridge penalty on the scales.  [0; with --quality 0.01]"]
 SideInformation = Annotated[File, "Side information: a table with a row for each recording of both sides."]
 LearntSpeakers = Annotated[File, "The speaker of each recording (utt2spk), for cross-validation and for bootstrap."]
 LearntEnrolment = Annotated[File, "The recordings of each model, for --quality and --speakers."]
-Symmetric = Annotated[bool | None, "Use the same coefficients for both sides.  [if there is no --enroll]"]
+Symmetric = Annotated[bool | None, "Use the same coefficients for both sides.  [yes, if there is no --enroll]"]
 HeldOut = Annotated[File, "A folder for cross-validated scores: affine.txt and quality.txt."]
 
 ReportTrials = Annotated[
@@ -478,7 +497,7 @@ PageOut = Annotated[PathLike, "The page to write, e.g. report.html."]
 ShownModel = Annotated[File, "The model, whose sizes and shares of variance are shown."]
 ComparedEmbeddings = Annotated[File, "Embeddings of the trials, which are compared with the model's training data."]
 Title = Annotated[str, "The title of the page."]
-SliderPrior = Annotated[float, "The prior of a target at which the sliders start."]
+SliderPrior = Annotated[float, "The prior probability of a target at which the sliders start."]
 
 # -- info, convert, case and demo
 

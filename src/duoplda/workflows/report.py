@@ -89,7 +89,7 @@ def report(
 
 
 def _domain(chain: Backend, recordings: Recordings, trials: Trials, enrollment: Enrollment | None) -> domain.Domain:
-    """How far the recordings of trials are from the training data of a chain."""
+    """The distance of the recordings of trials from the training data of a chain."""
     models = trials.enroll.names
     members = models if enrollment is None else scoring.members(enrollment, trials)[1].values
     wanted = [*members.tolist(), *trials.test.names.tolist()]

@@ -75,7 +75,7 @@ def score(
 ) -> dict[str, int | str]:
     """Score trials, or all pairs of models and tests, write the scores, and return how many there are of each.
 
-    Without `out`, `receive` gets the scores, some at a time.
+    Without `out`, `receive` gets the scores, a part at a time.
     """
     check_audio(audio, extractor, embeddings, ids)
     refuse(top and matrix, "`top` and `matrix` exclude each other")
@@ -124,7 +124,7 @@ def score(
 
 @dataclass(frozen=True)
 class _Opened:
-    """What models and scores are made of, once all files are open."""
+    """The model and all files of a scoring, once they are open."""
 
     chain: Backend
     read: files.Read
@@ -160,7 +160,7 @@ class _Opened:
         return models, sorted({*pairs[1].values.tolist()})
 
     def _refuse_other_models(self, enrolled: files.Listed) -> None:
-        """Refuse an enrolment that has no model of the trials: one of the two lists may be the wrong way round."""
+        """Refuse an enrolment without any model of the trials; the columns of a list may be the wrong way round."""
         if self.listed is None or np.isin(enrolled.models.names, self.listed.models.names).any():
             return
         self.enrolment.refuse_swapped(enrolled)
@@ -173,7 +173,7 @@ class _Opened:
         missing("models of the trials are not enrolled", lack, allowed, note, there)
 
     def wanted(self, models: Sides) -> Sides:
-        """The models that the trials are about."""
+        """The models that occur in the trials."""
         if self.listed is None:
             return models
         names = self.listed.models.names
@@ -210,7 +210,7 @@ class _Opened:
 
 
 class _Cohort(NamedTuple):
-    """The options about a cohort, relative to whose scores others are normalised."""
+    """The options about a cohort, other people whose scores normalise those of the trials."""
 
     path: PathLike | None
     ids: str | None
@@ -220,14 +220,14 @@ class _Cohort(NamedTuple):
     top: int | None
 
     def check_options(self, cosine: bool) -> None:
-        """Refuse options of a cohort where there is none, or where it has been enrolled."""
+        """Refuse options of a cohort if there is none, or if it is a file of enrolled sets."""
         names = "`cohort_ids`, `cohort_sessions`, `cohort_speakers`, `normalize` and `cohort_top`"
         refuse(self.path is None and any(self[1:]), f"{names} need `cohort`")
         cause = "`cohort` is a file of enrolled sets: leave out `cohort_ids`, `cohort_sessions` and `cosine`"
         refuse((self.ids or self.sessions or cosine) and self.is_enrolled(), cause)
 
     def is_enrolled(self) -> bool:
-        """Is it a file that `enroll` wrote?"""
+        """Whether it is a file that `enroll` wrote."""
         return self.path is not None and Path(self.path).is_file() and is_container(self.path)
 
     def options(self, opened: _Opened, members: list[str]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class _Cohort(NamedTuple):
             unlabelled("recordings of the cohort have no speaker", len(lack), lack, opened.strict, note)
             sides = sides.select(np.flatnonzero(known)) if len(lack) else sides
         Cohort(sides, speaker=speaker).refuse_shared("recordings of the enrolment", members)
-        note("normalised scores are no likelihood ratios, until `duoplda calibrate` has made them such")
+        note("normalised scores are not likelihood ratios until `duoplda calibrate` has calibrated them")
         top = self.top or COHORT_TOP
         return {"cohort": sides, "normalize": self.normalize or "as1", "cohort_top": top, "speaker": speaker}
 
@@ -257,7 +257,7 @@ class _Cohort(NamedTuple):
 def _write(
     scores: ScoreMatrix | Iterable[Scores], out: PathLike | None, force: bool, receive: Callable[[Scores], None]
 ) -> tuple[int, int]:
-    """Write a matrix, or the parts of a list, or hand these on; return the numbers of scores and of tests."""
+    """Write a matrix or the parts of a list, or pass these to `receive`; return the numbers of scores and of tests."""
     if isinstance(scores, ScoreMatrix):
         write_scores(out or "", scores, force=force)
         return scores.score.size, len(scores.test_ids)

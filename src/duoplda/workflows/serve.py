@@ -36,16 +36,16 @@ def serve(
     device: option.Device = "cpu",
     started: Note = silent,
 ) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; `started` is told the address once they are taken.
+    """Answer requests until SIGTERM or Ctrl-C; `started` gets the address once requests are taken.
 
-    With an `extractor`, an ONNX file, requests may bring audio, too; with a `device`, a copy of the voices lies there.
+    With an `extractor`, an ONNX file, requests may also bring audio; with a `device`, a copy of the voices is there.
     """
     bounds = limits.Limits(max_body, max_rows, max_requests, timeout)
     known = () if token_file is None else tokens.read_tokens(token_file)
     with server.listening(host, port) as (listener, loopback):
         tokens.check_reach(loopback, host, known)
         chain = Backend.load(model)
-        dimension = int(next(iter(chain.steps_.values()), chain.plda_).n_features_in_)
+        dimension = int(chain.n_features_in_)
         listen = None if extractor is None else _listener(extractor, chain, dimension)
         reader = bodies.Reader(bounds, dimension, listen)
         lines = log.open_log()
@@ -63,7 +63,7 @@ def serve(
 
 
 def _listener(extractor: PathLike, chain: Backend, dimension: int) -> Callable[[bytes], NDArray[np.float32]]:
-    """What makes an embedding of a body of audio, for a model that was trained on embeddings of this extractor."""
+    """A function that embeds the audio of a request; an extractor that does not belong to the model is refused."""
     network = Extractor(extractor)
     trained = ExtractorName.parsed(json.dumps(chain.provenance_.get("extractor")))
     if network.dim != dimension:

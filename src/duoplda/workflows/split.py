@@ -1,4 +1,4 @@
-"""Splitting: a table of labels becomes data for training, development and evaluation, with enrolments and trials."""
+"""Splitting: from labels to data for training, development and evaluation, with enrolments and trials."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def split(
     force: option.Force = False,
     note: Note = silent,
 ) -> dict[str, dict[str, int]]:
-    """Deal speakers to parts, write labels, enrolment and trials of each into a folder, and return their numbers.
+    """Divide speakers into parts, write labels, enrolment and trials of each into a folder, and return their numbers.
 
     The files of the part `dev` are `dev.csv`, `dev_enroll` and `dev_trials`; training has `train.csv` alone.
     """
     one_table(labels, needed=True, speakers=speakers, sessions=sessions, channels=channels)
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise DuopldaError(f"{folder}: exists and is no folder; give another name")
+        raise DuopldaError(f"{folder}: exists and is not a folder; give another name")
     table = read_labels(speakers or labels, sessions, channels, columns=columns)  # type: ignore[arg-type]
     n_speakers = len(encoded_labels(table, note).speaker_ids)
     shares: dict[str, float | None] = {"train": train, "dev": dev, "eval": eval}
@@ -83,7 +83,7 @@ def _write(folder: Path, parts: Mapping[str, splitting.Part], force: bool) -> No
 
 
 def _counts(part: splitting.Part) -> dict[str, int]:
-    """How much there is of everything in a part."""
+    """The numbers of speakers, sessions, recordings, models and trials of a part."""
     labels = encoded_labels(part.labels)
     counts = {"speakers": len(labels.speaker_ids), "sessions": labels.n_sessions, "recordings": labels.n_recordings}
     if part.enrollment is not None and part.trials is not None and part.trials.target is not None:

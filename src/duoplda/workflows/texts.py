@@ -1,6 +1,6 @@
-"""How options are read that are typed as texts: several numbers, a number or a word, names with values.
+"""Reading options that are typed as one text: several numbers, a number or a word, names with values.
 
-Each function raises a `ValueError` where a text makes no sense. `Option.must_be` says what it has to be instead.
+Each function raises a `ValueError` for a text that it cannot read; `Option.must_be` says what may be typed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ count = partial(number_or_word, words={"auto": "auto"}, least=1)
 
 
 def share(text: str) -> float:
-    """A number of things (30), or a fraction of them (0.25)."""
+    """A number of speakers (30), or a fraction of all (0.25): only a fraction has a point."""
     return int(text) if text.isdecimal() else float(text)
 
 

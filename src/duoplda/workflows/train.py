@@ -62,8 +62,8 @@ def train(
 ) -> Backend:
     """Train a model on embeddings, which are read in chunks, write it, and return it.
 
-    `<out>.resume` holds the state of a training that is under way, and of an interrupted one. The model remembers the
-    usual range of each measure in the table `quality`. Further `parameters` are those of `PLDA`.
+    `<out>.resume` holds the state of a training that is running or was interrupted. The model remembers the usual range
+    of each measure in the table `quality`. Further `parameters` are those of `PLDA`.
     """
     one_table(labels, needed=True, speakers=speakers, sessions=sessions, channels=channels, occasions=occasions)
     twice = preset is not None and not length_norm

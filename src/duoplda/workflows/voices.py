@@ -1,4 +1,4 @@
-"""Known voices: what is done to a registry, one action at a time."""
+"""Known voices: the actions that change or show a registry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from duoplda.workflows._files import Note, PathLike, Show, silent
 from duoplda.workflows.option import refuse
 
 ABOUT_RECORDINGS = ("enroll", "sessions", "channels", "ids", "columns")
-# Of each action: how many names it takes, at least and at most, and its options beside the registry and `by`
+# For each action, the smallest and the largest number of names, and its options besides the registry and `by`
 ACTIONS = {
     "add": (0, 1, {"model", "embeddings", "audio", "extractor", *ABOUT_RECORDINGS, "keep", "join"}),
     "list": (0, 0, {"search"}),
@@ -72,7 +72,7 @@ def voices(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Change a registry of known voices, or tell what is in it: the voices that it is about, under `voices`."""
+    """Change or show a registry of known voices, and return the voices that the action was about, under `voices`."""
     given = {name for name, value in locals().items() if value not in (None, False)}
     _check_options(action, names, given & OF_ACTIONS)
     chain = None if model is None else Backend.load(model)
@@ -115,12 +115,12 @@ def voices(
 
 
 def _told(voices: Iterable[Voice]) -> dict[str, Any]:
-    """Voices as dictionaries, their dates as texts."""
+    """Voices as dictionaries, with dates as texts."""
     return {"voices": [json.loads(json.dumps(asdict(voice), default=str)) for voice in voices]}
 
 
 def _check_options(action: str, names: Sequence[str], given: set[str]) -> None:
-    """Refuse options that an action does not take, and numbers of names."""
+    """Refuse options, or a number of names, that the action does not take."""
     refuse(action not in ACTIONS, f"there is no action {action!r}: there are {', '.join(ACTIONS)}")
     least, most, allowed = ACTIONS[action]
     if len(names) < least or (most is not None and len(names) > most):
@@ -132,13 +132,13 @@ def _check_options(action: str, names: Sequence[str], given: set[str]) -> None:
     for name in NEEDED.get(action, ()):
         refuse(name not in given, f"{action} needs `{name}`")
     whose = action == "add" and (len(names) == 1) == ("enroll" in given)
-    refuse(whose, "give the name of the voice whose recordings these are, or `enroll`, which says it")
+    refuse(whose, "give the name of the voice whose recordings these are, or `enroll`, a list that says it")
     several = action == "remove" and "session" in given and len(names) != 1
-    refuse(several, "`session` is of one voice: give its name alone")
+    refuse(several, "`session` is of one voice: give one name")
 
 
 def _opened_or_made(location: PathLike, chain: Backend, keep: str | None, by: str | None, note: Note) -> Registry:
-    """The registry, which is made where there is none."""
+    """Open the registry, or make it if there is none."""
     if "://" in str(location) or Path(location).exists():
         refuse(keep is not None, f"`keep` is for a new registry, and {location} is there already")
         return Registry.open(location, chain, by)
@@ -152,7 +152,7 @@ Additions = tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None]
 def _additions(
     names: Sequence[str], enroll: PathLike | None, embedded: files.EmbeddedIds, labels: dict[str, Any], strict: bool
 ) -> Additions:
-    """The recordings of each voice, their sessions and their kinds, as far as they are told."""
+    """The recordings of each voice, with their sessions and kinds as far as these are known."""
     listed = None
     if enroll is None:
         recordings = embedded.all_ids().tolist()
@@ -184,7 +184,7 @@ def _additions(
 
 
 def vectors_of(embedded: files.EmbeddedIds, wanted: set[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Embeddings in memory by id, those that are wanted."""
+    """The embeddings that are wanted, in memory, by id."""
     out: dict[str, NDArray[Any]] = {}
     for ids, X in read_embeddings(embedded.path, embedded.ids, columns=embedded.columns):
         names = ids.tolist()
