@@ -141,7 +141,7 @@ def test_calibration():
     sure, shifted = page["fitted"].values()
     assert sure.scale_ == pytest.approx(1 / 3, rel=0.05)
     assert (shifted.scale_, shifted.offset_) == pytest.approx((1, -3), abs=0.1)
-    assert cllr(page["mended"]["too sure (3 times)"], target) == pytest.approx(costs[0], rel=0.05)
+    assert cllr(page["repaired"]["too sure (3 times)"], target) == pytest.approx(costs[0], rel=0.05)
     at_one_percent = [values[0] for values in page["costs"].values()]
     assert at_one_percent[0] < min(at_one_percent[1:])
 
@@ -258,7 +258,7 @@ def test_score_normalization():
     results = {where: np.array(values) for where, values in ran("plot_score_normalization")["results"].items()}
     for metric in (0, 1):
         none, s, adaptive = (results[False, name][metric] for name in ("none", "s-norm", "adaptive s-norm"))
-        assert none < min(s, adaptive)  # at home
+        assert none < min(s, adaptive)  # in the domain of training
         assert results[True, "adaptive s-norm"][metric] < 0.7 * results[True, "none"][metric]
 
 

@@ -2,7 +2,7 @@
 Another domain: adaptation
 ==========================
 
-A model that was trained in one place is used in another: other microphones, another language. Its likelihood ratios
+A model is used for recordings unlike its training data: other microphones, another language. Its likelihood ratios
 become misleading, and nothing in a single ratio shows that. The library warns, and ``adapt`` makes a model for the new
 domain, with as many labels as there are.
 """
@@ -10,8 +10,8 @@ domain, with as many labels as there are.
 # %%
 # A source and a target
 # ---------------------
-# The target's recordings are drawn from the same model, and then moved: another mean, and other directions are
-# stressed. 24 speakers of the target may be used for adaptation, 60 others are tested.
+# The target's recordings are drawn from the same model and then transformed: they have another mean, and some
+# directions are scaled. 24 speakers of the target may be used for adaptation, 60 others are tested.
 
 import warnings
 
@@ -43,7 +43,8 @@ source = Backend(plda=PLDA(shrinkage="auto", random_state=0)).fit(train.X, train
 # %%
 # The warning
 # -----------
-# Whatever scores recordings compares them with the training data. A ``DomainWarning`` says that they are unlike it:
+# Every function that scores recordings compares them with the training data. A ``DomainWarning`` says that they are
+# unlike these:
 
 first = np.char.endswith(test.session, "-0")
 models = source.enroll(test.X[first], test.speaker[first], test.session[first])
@@ -56,8 +57,8 @@ for warning in caught:
 # %%
 # Adapt, with what is known
 # -------------------------
-# ``adapt`` returns a new model; the source stays as it is. It is told the speakers of the target, or only its sessions
-# (copies of one conversation are of one speaker, even if nobody knows whom), or nothing.
+# ``adapt`` returns a new model; the source stays as it is. You give it the speakers of the target, or only its
+# sessions, or nothing. (Copies of one conversation are of one speaker, even if nobody knows which.)
 
 backends = {
     "no adaptation": source,
@@ -105,6 +106,6 @@ print({key: story[key] for key in ("method", "centre", "shares")})
 # - A dozen speakers of the target help a lot, and their sessions alone nearly as much as their names.
 # - Adapt to other speakers than those whom you test; otherwise results look better than they are.
 #
-# **When it does not hold.** The target here is a linear map of the source, which is kinder than a new language. Three
-# speakers are the least that labels can be used with, and five the least that calibrate. If the target is like the
-# source, next to nothing changes, as it should. On real speech see :doc:`/adaptation`, with intervals.
+# **When it does not hold.** The target here is a linear map of the source, which is kinder than a new language. Labels
+# need at least three speakers, and a calibration at least five. If the target is like the source, next to nothing
+# changes, as it should. On real speech see :doc:`/adaptation`, with intervals.

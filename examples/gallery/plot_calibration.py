@@ -4,7 +4,7 @@ What calibration means
 
 A likelihood ratio makes a promise: evidence with a ratio of 10 is ten times as frequent among trials of one speaker as
 among trials of two. A system is calibrated if it keeps that promise. This page checks it by counting, breaks it, and
-mends it.
+repairs it.
 """
 
 # %%
@@ -39,8 +39,8 @@ def trials(recordings):
 llr, target = trials(data)
 
 # %%
-# Take all trials whose ratio lies between 1 and 2 nats (a likelihood ratio of 2.7 to 7.4). How frequent are such
-# trials among the targets, and how frequent among the others?
+# Take all trials whose ratio lies between 1 and 2 nats (a likelihood ratio of 2.7 to 7.4). How frequent are such trials
+# among the targets, and how frequent are they among the non-targets?
 
 for low in (-4, -2, 0, 1, 2, 4):
     within = (llr >= low) & (llr < low + 1)
@@ -65,8 +65,8 @@ for name, s in systems.items():
 
 # %%
 # The least cost (``min``) is what the best monotone map could reach; the difference is what miscalibration costs. In
-# the picture, a calibrated system follows the diagonal, a slope below 1 means "too sure", and a system that lies
-# beside the diagonal is shifted.
+# the picture, a calibrated system follows the diagonal, a slope below 1 means that it is over-confident, and a system
+# that lies beside the diagonal is shifted.
 
 fig, ax = plt.subplots(figsize=(5, 4.8), layout="constrained")
 reliability({name: (s, target) for name, s in systems.items()}, ax=ax)
@@ -74,24 +74,24 @@ _ = ax.set(xlim=(-15, 15))
 plt.show()
 
 # %%
-# Mending it
-# ----------
+# Repairing it
+# ------------
 # Prior-weighted logistic regression on trials of *other* speakers finds a scale and an offset. Here they undo what was
 # done above.
 
 others = make_recordings(4000, 2, 1, model=data.model, seed=4)
 other_llr, other_target = trials(others)
-mended, fitted = {}, {}
+repaired, fitted = {}, {}
 broken = {"too sure (3 times)": 3 * other_llr, "shifted (by 3 nats)": other_llr + 3}
 for name, development in broken.items():
     fitted[name] = AffineCalibration().fit(development, other_target)
-    mended[name] = fitted[name].transform(systems[name])
+    repaired[name] = fitted[name].transform(systems[name])
     scale, offset = fitted[name].scale_, fitted[name].offset_
-    print(f"{name}: {scale:.2f} x score {offset:+.2f}; Cllr {cllr(mended[name], target):.3f}")
+    print(f"{name}: {scale:.2f} x score {offset:+.2f}; Cllr {cllr(repaired[name], target):.3f}")
 
 # %%
-# What it is good for: with calibrated ratios, one threshold serves every prior and every cost, and it need not be
-# tuned. At a prior of 1 % the Bayes threshold is ln 99, about 4.6 nats.
+# Calibrated ratios have a practical use: at any prior and any costs, the threshold follows from a formula, and need not
+# be tuned. At a prior of 1 % the Bayes threshold is ln 99, about 4.6 nats.
 
 costs = {name: [act_dcf(s, target, p) for p in (0.01, 0.1, 0.5)] for name, s in systems.items()}
 fig, ax = plt.subplots(figsize=(5, 3.6), layout="constrained")
@@ -107,9 +107,9 @@ plt.show()
 # Take home
 # ---------
 # - The EER says how well trials are ordered. Cllr says how good the ratios are, calibration included.
-# - Compare Cllr with minCllr, and actDCF with minDCF: a gap is miscalibration, which two numbers often mend.
+# - Compare Cllr with minCllr, and actDCF with minDCF: a gap is miscalibration, which two numbers often repair.
 # - ``Backend`` and ``duoplda train`` calibrate by held-out speakers as a part of training.
 #
 # **When it does not hold.** A calibration is for the trials that it was learnt on. Other durations, channels or
-# languages need their own (:doc:`/calibration`, :doc:`/adaptation`). And no monotone map makes a system tell speakers
-# apart that it cannot: minCllr stays.
+# languages need their own (:doc:`/calibration`, :doc:`/adaptation`). And no monotone map improves how well a system
+# tells speakers apart: minCllr stays.

@@ -3,8 +3,8 @@ A case from end to end
 ======================
 
 A recording of a call, three known sessions of one man, and a court that asks what they are worth. A ratio alone does
-not answer that: it has to be calibrated and validated on people who might have spoken instead, by comparisons that are
-built like the case, and nothing may be stated beyond what these support.
+not answer that. It has to be calibrated and validated on people who might have spoken instead, by comparisons with the
+structure of the case. No ratio may be stated that is larger than these comparisons support.
 """
 
 # %%
@@ -116,8 +116,8 @@ print("log10: bounds {:.2f} and {:.2f}, the case {:.2f}".format(*log10))
 # %%
 # What it rests on
 # ----------------
-# The ratio, calibrated anew in its structure, if one thing were otherwise. None of these is another answer: they show
-# what the answer hangs on.
+# This is the ratio, calibrated anew in its structure, if one thing were different. None of these is another answer:
+# they show what the answer depends on.
 
 changes = {f"without session {share.session}": share.without for share in record.result.sessions}
 changes |= {change.what: change.calibrated for change in record.result.sensitivity}
@@ -137,7 +137,7 @@ plt.show()
 # - The known speaker's sessions, the channels and the population each have a line in the table of sensitivity.
 # - The page also says what must not be said, and how to repeat it all: ``case.json`` has the numbers and hashes.
 #
-# **When it does not hold.** The model is the truth here, but for its training, and so is the population. With real
-# recordings it is for the examiner to say why these people are relevant, and why their recordings are like those of the
-# case; without a population of ten speakers, or in another domain, ``duoplda case`` refuses to state a ratio. See
-# :doc:`/court`, and :doc:`plot_tippett_and_bayes_error`.
+# **When it does not hold.** The data are drawn here, so that the model is right except for errors of its training, and
+# the population is the right one. With real recordings it is for the examiner to say why these people are relevant, and
+# why their recordings are like those of the case; without a population of ten speakers, or in another domain,
+# ``duoplda case`` refuses to state a ratio. See :doc:`/court`, and :doc:`plot_tippett_and_bayes_error`.

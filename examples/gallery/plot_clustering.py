@@ -2,15 +2,15 @@
 Who is who: clusters without a number
 =====================================
 
-A pile of recordings, and nobody has written down who speaks. Clustering by exact likelihood ratios finds the speakers
-and how many there are. There is no threshold to tune; but it must know which recordings are copies.
+Nobody has written down who speaks in a set of recordings. Clustering by exact likelihood ratios finds the speakers, and
+how many there are. There is no threshold to tune; but clustering must know which recordings are copies.
 """
 
 # %%
-# A model from labelled data, and a pile without labels
-# -----------------------------------------------------
-# The pile has 25 speakers with 1 to 8 sessions each, and 1 to 5 recordings of a session. The model has never heard
-# these speakers.
+# A model from labelled data, and recordings without labels
+# ---------------------------------------------------------
+# The recordings without labels are of 25 speakers with 1 to 8 sessions each, and 1 to 5 recordings of a session. None
+# of these speakers was in the training of the model.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -33,8 +33,8 @@ print(f"B-cubed precision {quality.precision:.3f}, recall {quality.recall:.3f}, 
 # %%
 # The tree
 # --------
-# Every session begins as a speaker of its own. The pair that gains most is merged, again and again, while the
-# partition becomes more probable. What is not joined in the picture did not gain.
+# Every session begins as a speaker of its own. The pair that gains most is merged, again and again, while the partition
+# becomes more probable. Clusters that are not joined in the picture would not have gained by a merge.
 
 fig, ax = plt.subplots(figsize=(5.4, 3.6), layout="constrained")
 dendrogram(found, ax=ax)
@@ -50,8 +50,8 @@ plt.show()
 # %%
 # What to listen to
 # -----------------
-# Each session has a margin: how much better it fits its cluster than the next best, in nats. The smallest margins are
-# where an ear is worth most.
+# Each session has a margin: how much better it fits its cluster than the next best, in nats. The sessions with the
+# smallest margins are those to listen to first.
 
 doubtful = np.argsort(found.margin)[:5]
 for item in doubtful:
@@ -63,8 +63,8 @@ for item in doubtful:
 # %%
 # Copies must be named here too
 # -----------------------------
-# The same pile with a model and a clustering in which each recording counts as a session. Copies of one conversation
-# are more alike than conversations of one speaker, so speakers fall into pieces.
+# These are the same recordings, with a model and a clustering in which each recording counts as a session. Copies of
+# one conversation are more alike than conversations of one speaker, so speakers are split into several clusters.
 
 plain = PLDA().fit(train.X, train.speaker)
 pieces = plain.cluster(pile.X)
@@ -74,7 +74,7 @@ print(f"sessions named:     {len(found)} speakers found, F {quality.f:.3f}")
 
 # %%
 # The prior hardly matters where there is evidence. It is the probability that two random sessions are of one speaker;
-# 25 speakers who are there equally often have 0.04.
+# for 25 speakers with equally many sessions it is 0.04.
 
 priors = [0.002, 0.02, 0.2]
 numbers = [len(plda.cluster(pile.X, pile.session, prior=p)) for p in priors]
@@ -85,7 +85,7 @@ for p, n in zip(priors, numbers, strict=True):
 # Take home
 # ---------
 # - ``plda.cluster(X, session)`` (or ``backend.cluster``, ``duoplda cluster``) finds who is who, and how many.
-# - Name the sessions. Copies that count as sessions break speakers into pieces.
+# - Name the sessions. Copies that count as sessions split speakers into several clusters.
 # - Look at the smallest margins, and at ``split`` and ``merge`` of the clusters.
 #
 # **When it does not hold.** On real speech too many speakers are found rather than too few: 55 for 50 with five

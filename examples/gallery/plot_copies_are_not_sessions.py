@@ -11,8 +11,8 @@ again. This page draws data from the model, and shows what that does to likeliho
 # Two models of the same recordings
 # ---------------------------------
 # There are 200 training speakers with 2 to 6 sessions of 1 to 6 recordings each. Both models are trained on the same
-# vectors. ``two`` is told which recordings are of one session; ``plain`` takes each recording for a session of its own,
-# which is what simplified PLDA does.
+# vectors. ``two`` is given the session of each recording; ``plain`` takes each recording as a session of its own, which
+# is what simplified PLDA does.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -60,8 +60,8 @@ cost = {name: [cllr(llr[n][name], target) for n in copies] for name in llr[1]}
 errors = {name: [100 * eer(llr[n][name], target) for n in copies] for name in llr[1]}
 
 # %%
-# Cllr is the cost of a likelihood ratio in bits: 0 is perfect, and 1 is what a system costs that always says "I do not
-# know". More copies should never hurt. They do where they count as sessions: from three copies on a side, the ratios
+# Cllr is the cost of a likelihood ratio in bits: 0 is perfect, and 1 is the cost of a system that always says "I do not
+# know". More copies should never do harm. They do if they count as sessions: from three copies on a side, the ratios
 # are worse than none.
 
 fig, ax = plt.subplots(figsize=(5, 3.8), layout="constrained")
@@ -75,7 +75,7 @@ ax.legend(frameon=False)
 plt.show()
 
 # %%
-# The order of the trials suffers less than the meaning of the numbers, but it suffers too:
+# The EER, which depends on the order of the trials alone, gets worse by less than Cllr, but it gets worse, too:
 
 print("recordings      " + "".join(f"{n:8}" for n in copies))
 for name in errors:
@@ -84,10 +84,10 @@ for name in errors:
 # %%
 # What the ratios are worth
 # -------------------------
-# With five copies on each side: the ratio that was given, against the one that it is worth (the best monotone
-# calibration of these trials). The system that knows the sessions follows the diagonal. The other gives -40 nats,
-# overwhelming evidence for two speakers, to trials that rather speak for one: it takes the five copies for five
-# conversations in which the voice never changed, so that any other day sounds like another person.
+# The picture is for five copies on each side. It shows the ratio that was given against the ratio that it is worth (by
+# the best monotone calibration of these trials). The system that knows the sessions follows the diagonal. The other
+# gives -40 nats, overwhelming evidence for two speakers, to trials that rather speak for one: it takes the five copies
+# for five conversations in which the voice never changed, so that any other day sounds like another person.
 
 fig, ax = plt.subplots(figsize=(5, 4.4), layout="constrained")
 shown = {name: (llr[5][name], target) for name in ("sessions named", "copies as sessions")}
@@ -99,10 +99,10 @@ plt.show()
 # Take home
 # ---------
 # - Name the sessions: ``fit(X, speaker, session=session)``, ``enroll(X, ids, session)``, ``--sessions utt2sess``.
-# - Without names each recording counts as a session, and several copies on a side make ratios far too sure.
-# - Averaging the copies repairs part of that. It throws away how many there were.
+# - Without names each recording counts as a session, and several copies on a side make ratios strongly over-confident.
+# - Averaging the copies repairs part of that. It loses the number of copies.
 #
 # **When it does not hold.** With one recording against one there is next to nothing to gain (the left end of the first
-# figure). If no session of the training data has two recordings, the session level cannot be learnt, and
-# ``PLDA`` is then simplified PLDA. These data are drawn from the very model that is fitted; on real speech the session
-# level repairs calibration, and does not lower the error rate within one condition (:doc:`/results`).
+# figure). If no session of the training data has two recordings, the session level cannot be learnt, and ``PLDA`` is
+# then simplified PLDA. These data are drawn from the same model that is fitted; on real speech the session level
+# repairs calibration, and does not lower the error rate within one condition (:doc:`/results`).

@@ -2,9 +2,8 @@
 One conversation, diarised
 ==========================
 
-Who speaks when? A conversation is cut into windows, each window has an embedding, and the model gives the windows to
-speakers. This page draws a conversation of four people, finds their turns, and shows the one setting to get
-right.
+Who speaks when? A conversation is cut into windows, each window has an embedding, and the model assigns the windows to
+speakers. This page draws a conversation of four people, finds their turns, and shows the one setting to get right.
 """
 
 # %%
@@ -38,7 +37,7 @@ while len(turn_speaker) < len(ends):  # nobody follows himself
 truth = Turns.of(["talk"] * len(ends), starts, ends - starts, people[turn_speaker])
 
 # %%
-# Windows of 1.5 seconds, side by side. A window over a change of speakers has a share of both voices.
+# Windows of 1.5 seconds, side by side. A window over a change of speakers contains both voices.
 
 begin = np.arange(0.0, 360.0, 1.5)
 voices = make_recordings(4, 1, len(begin), model=train.model, seed=6).X.reshape(4, len(begin), -1)
@@ -52,7 +51,7 @@ windows = Segments(ids, Coded.of(["talk"] * len(begin)), begin, begin + 1.5)
 # The turns
 # ---------
 # Runs of windows are merged by exact likelihood ratios, and the HMM of VBx then smooths over time. The number of
-# speakers is found, too, unless it is given: windows that have a share of two voices can be taken for somebody else.
+# speakers is found, too, unless it is given: windows that contain two voices can look like a further speaker.
 
 found = diarize(plda, X, windows, segments_are="recordings", n_speakers=4)
 errors = der(found, truth)
@@ -89,8 +88,9 @@ plt.show()
 # The setting to get right
 # ------------------------
 # ``segments_are="sessions"`` would say that each window is a session of its own, as in training with augmented copies
-# of utterances. For this model it is wrong: the voices of one file differ by more than it expects of windows. How much
-# that costs depends on how much sessions vary. Here it is little; :doc:`/diarization` has a case where it is most.
+# of utterances. For this model it is wrong: windows of one speaker in a file differ by less than the sessions of its
+# training. How much that costs depends on how much sessions vary. Here it is little; :doc:`/diarization` has a case
+# where it is most.
 
 wrong = diarize(plda, X, windows, segments_are="sessions")
 wrong_errors = der(wrong, truth)
@@ -103,6 +103,6 @@ print(f"wrong level: {len(np.unique(wrong.speaker.values))} speakers, error rate
 # - Say in training what a session is (``duoplda train --sessions-are files``), and the model file keeps it.
 # - In files: ``duoplda diarize --model m.safetensors --embeddings x.ark --segments x.seg --out x.rttm``.
 #
-# **When it does not hold.** Each window goes to one speaker, so speech of two at a time is missed. Which parts are
-# speech is for another tool to say. Windows here do not overlap and their noise is independent; real windows are
-# neither. What was measured on real files is in :doc:`/diarization`.
+# **When it does not hold.** Each window goes to one speaker, so speech of two at a time is missed. Another tool must
+# find which parts are speech. Windows here do not overlap and their noise is independent; real windows are neither.
+# What was measured on real files is in :doc:`/diarization`.

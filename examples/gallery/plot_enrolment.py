@@ -2,8 +2,8 @@
 Enrolment with several recordings
 =================================
 
-What is a speaker model made of three sessions worth, or of one session through three channels? Both have three
-recordings. The model knows the difference, and gives each set its due. There is nothing to average.
+How much is an enrolment of three sessions worth, and how much one session through three channels? Both have three
+recordings. The model weighs each set by its sessions and recordings. There is nothing to average.
 """
 
 # %%
@@ -80,7 +80,7 @@ for name, s in (("sessions named", pooled), ("copies as sessions", book)):
 # %%
 # Later recordings
 # ----------------
-# An enrolment is a few numbers, whatever it was made of. New sessions are added to it, and the result is that of
+# An enrolment is a few numbers, however many recordings it has. New sessions are added to it, and the result is that of
 # enrolling all of them at once.
 
 of = (number < 2) & (place < 2)
@@ -96,6 +96,6 @@ print("largest difference:", f"{np.abs(plda.llr(voices, tests) - llr[2, 2]).max(
 # - If you can choose, record on another day rather than through another channel.
 # - ``Sides.add`` and ``duoplda enroll --add-to`` take new recordings into an old enrolment.
 #
-# **When it does not hold.** Without session names each recording counts as a session, and copies make the ratios too
-# sure. How much a session is worth depends on the variances: where channels vary far more than sessions, copies through
-# other channels are worth more than here. On real speech see the columns 1x1 to 3x5 in :doc:`/results`.
+# **When it does not hold.** Without session names each recording counts as a session, and copies make the ratios
+# over-confident. How much a session is worth depends on the variances: where channels vary far more than sessions,
+# copies through other channels are worth more than here. On real speech see the columns 1x1 to 3x5 in :doc:`/results`.

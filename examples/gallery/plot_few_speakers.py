@@ -72,8 +72,8 @@ for n, plda in chosen.items():
     print(f"{n:4} speakers: speaker {speaker:.3f}, session {session:.3f}, noise {noise:.3f}; cost {plda.cost_:.3f}")
 
 # %%
-# The way there, for twenty speakers: each step lowers the cost of trials between speakers who were held out. The scales
-# of VV' and UU' and a calibration are chosen along with the shrinkages.
+# This is the search for twenty speakers: each step lowers the cost of trials between speakers who were held out. The
+# scales of VV' and UU' and a calibration are chosen along with the shrinkages.
 
 fig, ax = plt.subplots(figsize=(5.4, 4), layout="constrained")
 shrinkage_path(chosen[20], ax=ax)
@@ -86,7 +86,7 @@ plt.show()
 # - It needs no development set: the speakers of the training data are held out in turn.
 # - It also calibrates, so that ``llr`` gives ratios that can be used as they are.
 #
-# **When it does not hold.** With many speakers there is nothing to mend, and it only takes time. What is "many" grows
-# with the dimensions: these vectors have 24, real ones 192 and more. Held-out trials need speakers with two sessions or
-# more, and sessions that are named; otherwise copies stand on both sides of a trial, and it chooses wrongly. The
-# figures of real speech with 36 and 150 speakers are in :doc:`/results`.
+# **When it does not hold.** With many speakers there is nothing to improve, and it only takes time. What is "many"
+# grows with the dimensions: these vectors have 24, real ones 192 and more. Held-out trials need speakers with two
+# sessions or more, and sessions that are named; otherwise copies are on both sides of a trial, and the wrong values are
+# chosen. The figures of real speech with 36 and 150 speakers are in :doc:`/results`.

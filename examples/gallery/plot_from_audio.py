@@ -10,8 +10,8 @@ all of them are of one session.
 # %%
 # A recording
 # -----------
-# Nobody's voice: a buzz through resonances, in syllables, between two stretches of quiet. It has the rhythm and the
-# rough spectrum of speech, and that is all this page asks of it.
+# The recording is synthetic: a buzz through resonances, in syllables, between two stretches of quiet. It has the rhythm
+# and the rough spectrum of speech, which is enough for this page.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -32,8 +32,8 @@ recording = (0.1 * voice / voice.std() + 3e-4 * rng.normal(size=len(voice))).cli
 # %%
 # Its copies
 # ----------
-# What is drawn for a copy (the noise, the room, the codec) follows from the id of the recording and a seed, and from
-# nothing else. Whoever makes the copies, in any order, on any number of machines, gets the same ones.
+# The random choices for a copy (the noise, the room, the codec) depend only on the id of the recording and a seed. The
+# copies are the same in any order and on any number of machines.
 
 channels = Channels(seed=0)
 copies = {kind: channels.copy("ann-1", recording, RATE, kind) for kind in KINDS}
@@ -60,7 +60,7 @@ for kind, of in qualities.items():
 # Where speech is
 # ---------------
 # Speech is what lies above the noise of the recording. A recording without any gets no embedding, and a line that says
-# so: an extractor would give a vector for silence, too, and a vector is always somebody's.
+# so: an extractor would give a vector for silence, too, and every vector is scored as if it were of a speaker.
 
 detector = EnergyDetector()
 ((start, end),) = detector.regions([recording], RATE)
@@ -89,5 +89,5 @@ for kind in KINDS:
 #
 # **When it does not hold.** These channels are simple: babble is noise with the rhythm of voices, a room is noise that
 # decays, and no line drops packets. They teach a model how much a session can change, and are no substitute for
-# recordings of the channel that you will meet. Speech found by its level is speech in quiet and in steady noise;
-# music and voices in the background are taken for it, too.
+# recordings of the channel that you will meet. Detection of speech by its level works in quiet and in steady noise; it
+# mistakes music and voices in the background for speech.

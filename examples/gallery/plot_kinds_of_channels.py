@@ -3,8 +3,8 @@ Kinds of channels
 =================
 
 A close microphone, a telephone and a low-rate codec are not equally noisy. With one noise for all, a codec recording
-counts for too much, and a clean one for too little. A noise for each kind mends that, and the kind of a test recording
-need not even be known.
+counts for too much, and a clean one for too little. A noise covariance for each kind repairs that, and the kind of a
+test recording need not even be known.
 """
 
 # %%
@@ -67,7 +67,7 @@ for name, s in llr.items():
     print(f"{name:16} EER {100 * eer(s, target):5.2f} %, Cllr {cost[name]:.3f}")
 
 # %%
-# Where it comes from: the cost of the trials by the kind of their noisier side.
+# This shows where the gain comes from: the cost of the trials by the kind of their noisier side.
 
 rank = {name: i for i, name in enumerate(names)}
 kind_of = [dict(zip(test_speaker[of], test_kind[of], strict=True)) for of in (first, ~first)]
@@ -86,7 +86,7 @@ ax.legend(frameon=False)
 plt.show()
 
 # %%
-# How the kind is inferred: each recording has a posterior over the kinds, and ratios are averaged over it.
+# The kind is inferred in this way: each recording has a posterior over the kinds, and ratios are averaged over it.
 
 posterior = kinds.channel_posterior(test_X)
 found = kinds.channels_[posterior.argmax(axis=1)]
@@ -102,4 +102,4 @@ print(f"{100 * right:.1f} % of the test recordings have the highest posterior fo
 #
 # **When it does not hold.** If the kinds do not differ in their noise there is nothing to gain. A kind with few
 # recordings cannot have a full covariance of its own: kinds are then moved towards each other by shrinkage. And a kind
-# that training has not seen is taken for the most similar one (:doc:`/choosing`, leaves D and E).
+# that training has not seen is treated as the most similar one (:doc:`/choosing`, leaves D and E).

@@ -50,8 +50,8 @@ for candidate in answer.candidates[:3]:
     print(f"  {candidate.name:6} {candidate.llr:+6.1f} nats, posterior {candidate.posterior:.4f}")
 
 # %%
-# How often is it right, and how often is a stranger named? By costs: a wrong name that costs ten times as much asks for
-# a posterior of .95.
+# How often is it right, and how often is a stranger named? The costs decide: if a wrong name costs ten times as much, a
+# name needs a posterior of .95.
 
 known = {str(name) for name in people[:30]}
 for limit in (0.5, 0.95):
@@ -69,7 +69,7 @@ print("with costs:", registry.identify(new.X[rows], session="call", costs=Costs(
 # %%
 # A posterior that means what it says
 # -----------------------------------
-# Of all answers with a highest posterior of about .8, eight in ten should be right.
+# Of all answers whose highest posterior is about .8, eight in ten should be right.
 
 value = np.array([a.candidates[0].posterior for _, a in answers])
 hit = np.array([a.candidates[0].name == who for who, a in answers])

@@ -3,7 +3,8 @@ A million trials
 ================
 
 All of a thousand models against all of a thousand tests are a million likelihood ratios between *sets* of recordings.
-They are computed exactly, by a few matrix products: a set is summed up once, and never looked at again.
+They are computed exactly, by a few matrix products: each set is summed up once, and its recordings are not needed
+again.
 """
 
 # %%
@@ -48,7 +49,7 @@ _ = ax.set(xlim=(-150, 40))
 plt.show()
 
 # %%
-# With a million trials, low error rates can be seen, as far as there are enough targets: a thousand here.
+# With a million trials, low error rates can be measured, as far as there are enough targets: a thousand here.
 
 fig, ax = plt.subplots(figsize=(4.8, 4.8), layout="constrained")
 det({"a million trials": (llr.ravel(), target.ravel())}, ax=ax)
@@ -57,7 +58,7 @@ plt.show()
 # %%
 # Are they exact?
 # ---------------
-# One trial from its definition: the log density of all recordings under one speaker, less that under two.
+# This computes one trial from its definition: the log density of all recordings under one speaker, less that under two.
 
 k, j = 3, 5
 X, who, session = data.X, data.speaker, data.session
@@ -86,6 +87,6 @@ print(f"the highest ratio is {highest:.1f}; for {100 * right:.1f} % of the tests
 # - ``pairs=`` scores a list of trials, ``llr_blocks`` and ``top`` never hold the whole matrix.
 # - On the command line: ``duoplda score --matrix`` or ``--top 10``.
 #
-# **When it does not hold.** The time is that of matrix products while the sets have few types (numbers of recordings
-# in sessions). Where nearly every set has a type of its own, it takes longer. What larger jobs take, also on a GPU, is
+# **When it does not hold.** The time is that of matrix products if the sets have few types (numbers of recordings in
+# sessions). Where nearly every set has a type of its own, it takes longer. The times of larger jobs, also on a GPU, are
 # in :doc:`/performance`.

@@ -100,8 +100,8 @@ plt.show()
 # Take home
 # ---------
 # - On so762 each step helps: the session level, kinds of channels, and what held-out speakers choose.
-# - With 36 speakers (amnist), maximum likelihood is no good for the larger models; choosing for the decision is what
-#   makes them pay.
+# - With 36 speakers (amnist), maximum likelihood fails for the larger models; they gain only if they are chosen for the
+#   decision.
 # - The session level alone repairs calibration. It does not lower the EER within one enrolment condition.
 #
 # **When it does not hold.** The channels are simulated, the utterances are one to two seconds long, and intervals of

@@ -2,17 +2,17 @@
 Score normalisation, and when not to
 ====================================
 
-Normalisation compares a score with those that both sides get against a cohort of other people. It is an old remedy
-where scores of different trials lie on different scales. Likelihood ratios of a model that fits need none. This page
+Normalisation compares a score with the scores that both sides get with a cohort of other people. It is an old remedy
+where scores of different trials have different scales. Likelihood ratios of a model that fits do not need it. This page
 shows both cases.
 """
 
 # %%
-# A model, and trials at home and abroad
-# --------------------------------------
-# "At home" the test speakers are drawn from the model of the training data. "Abroad" they come from four places that
-# training has not seen, each with a shift of its own: two people of one place seem alike. A cohort has recordings of
-# 400 people who are in no trial, from the same places as the trials.
+# A model, and trials in two domains
+# ----------------------------------
+# In the domain of training, the test speakers are drawn from the model of the training data. In the other domain they
+# come from four places that training has not seen, each with a shift of its own: two people of one place seem alike. A
+# cohort has recordings of 400 people who are in no trial, from the same places as the trials.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,12 +28,12 @@ plda = PLDA().fit(train.X, train.speaker, session=train.session)
 shifts = np.random.default_rng(3).normal(size=(4, train.X.shape[1])) * 1.5
 
 
-def place(seed, abroad):
+def place(seed, unseen):
     """Recordings and speakers of the trials, which recordings enrol, and a cohort."""
     people = make_recordings(200, 2, 1, model=train.model, seed=seed)
     others = make_recordings(400, 1, 1, model=train.model, seed=seed + 1)
     of_people, of_others = np.repeat(np.arange(200), 2) % 4, np.arange(400) % 4  # their places
-    X, Y = (people.X + shifts[of_people], others.X + shifts[of_others]) if abroad else (people.X, others.X)
+    X, Y = (people.X + shifts[of_people], others.X + shifts[of_others]) if unseen else (people.X, others.X)
     cohort = plda.enroll(Y, [f"other{i}" for i in range(len(Y))])
     return X, people.speaker, np.char.endswith(people.session, "-0"), cohort
 
@@ -64,24 +64,24 @@ def calibrated(S, target):
 
 methods = {"none": None, "s-norm": "s", "adaptive s-norm": "as1"}
 results = {}
-for abroad in (False, True):
-    draws = [place(seed, abroad) for seed in (10, 20, 30)]
+for unseen in (False, True):
+    draws = [place(seed, unseen) for seed in (10, 20, 30)]
     for name, method in methods.items():
         both = []
         for draw in draws:
             S, target = scores(*draw, normalize=method)
             both.append((100 * eer(S.ravel(), target.ravel()), cllr(*calibrated(S, target))))
-        results[abroad, name] = np.mean(both, axis=0)
-        where = "abroad" if abroad else "at home"
-        print(f"{where:8} {name:16} EER {results[abroad, name][0]:.2f} %, Cllr {results[abroad, name][1]:.3f}", end="")
+        results[unseen, name] = np.mean(both, axis=0)
+        where = "other domain" if unseen else "domain of training"
+        print(f"{where:18} {name:16} EER {results[unseen, name][0]:.2f} %, Cllr {results[unseen, name][1]:.3f}", end="")
         print(" (EER of the draws:", ", ".join(f"{e:.2f}" for e, _ in both) + ")")
 
 fig, ax = plt.subplots(figsize=(5, 3.6), layout="constrained")
 for i, name in enumerate(methods):
-    values = [results[abroad, name][1] for abroad in (False, True)]
+    values = [results[unseen, name][1] for unseen in (False, True)]
     bars = ax.bar(np.arange(2) + 0.26 * (i - 1), values, 0.26, color=OKABE_ITO[i], label=name)
     ax.bar_label(bars, fmt="%.2f", fontsize="small")
-ax.set_xticks([0, 1], ["at home", "abroad"])
+ax.set_xticks([0, 1], ["domain of training", "other domain"])
 _ = ax.set(ylabel="Cllr after calibration (bits)")
 ax.legend(ncols=3, loc="lower left", bbox_to_anchor=(-0.1, 1), frameon=False, fontsize="small")
 plt.show()
@@ -90,7 +90,7 @@ plt.show()
 # Take home
 # ---------
 # - First ask whether the model fits: a ``DomainWarning``, or ``duoplda info --embeddings``.
-# - If it does, leave scores alone: normalisation does not help, and takes their meaning away.
+# - If it does, do not normalise: it does not help, and the scores are no likelihood ratios any more.
 # - If it does not, adapt the model (:doc:`plot_adaptation`). Where you cannot, adaptive normalisation with a cohort
 #   *of the new domain* helps here: it compares a trial with people of the same place.
 #

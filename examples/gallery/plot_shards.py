@@ -51,9 +51,9 @@ except DuopldaError as error:
     print(error)
 
 # %%
-# It cannot notice if each shard has names of its own. A conversation of five recordings then becomes up to five
-# conversations. What its recordings have in common seems to come back on several days, and is taken for the voice: too
-# much of the variance becomes the speaker's.
+# The library cannot notice this if each shard has names of its own. A conversation of five recordings then becomes up
+# to five conversations. What its recordings have in common seems to occur on several days, and is attributed to the
+# speaker: the speaker variance becomes too large.
 
 own_names = [np.char.add(session[of], f"@{i}") for i, of in enumerate(shards)]
 early = Statistics.sum(

@@ -9,7 +9,7 @@ been misleading, and how badly? The Bayes-error plot is for whoever decides: wha
 # %%
 # Two systems
 # -----------
-# A side of a trial has four recordings of one conversation. One system is told so, the other takes them for four
+# A side of a trial has four recordings of one conversation. One system knows this, the other takes them as four
 # conversations (see :doc:`plot_copies_are_not_sessions`).
 
 import matplotlib.pyplot as plt
@@ -64,8 +64,8 @@ for name, (llr, _) in systems.items():
 # The Bayes-error plot
 # --------------------
 # The horizontal axis has the prior odds of a target, on a log scale; zero is one half, -4.6 is 1 %. Solid lines have
-# the cost of decisions by the Bayes threshold, relative to the best decision without any evidence: above 1, one had
-# better not listen to the system. Dashed lines have the cost that the best calibration would reach.
+# the cost of decisions by the Bayes threshold, relative to the best decision without any evidence: above 1, the system
+# is worse than no evidence. Dashed lines have the cost that the best calibration would reach.
 
 fig, ax = plt.subplots(figsize=(5.2, 4), layout="constrained")
 plot_bayes_error(systems, ax=ax)

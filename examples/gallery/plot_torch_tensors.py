@@ -1,6 +1,6 @@
 """
-The same in torch, or wherever the array lives
-==============================================
+The same in torch, on the device of the array
+=============================================
 
 ``PLDA`` computes with the library of the arrays that it gets. NumPy arrays stay NumPy arrays; torch tensors stay torch
 tensors, on the device where they are. Nothing else in a program changes.
@@ -9,8 +9,8 @@ tensors, on the device where they are. Nothing else in a program changes.
 # %%
 # One program for both
 # --------------------
-# Where torch is not installed, this page goes on with NumPy arrays, which take the same way through the library: the
-# operations of the array API standard. The output says which of them it was.
+# If torch is not installed, this page uses NumPy arrays instead, which the library processes in the same way: by the
+# operations of the array API standard. The output says which of them was used.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -55,8 +55,8 @@ print(f"{label}: {type(double).__name__} {double.dtype}, {type(single).__name__}
 # %%
 # How much do they differ?
 # ------------------------
-# In double precision the results agree to rounding. Vectors in single precision are computed with in double precision,
-# too; what is left is that they were rounded before.
+# In double precision the results agree to rounding. Vectors in single precision are processed in double precision, too;
+# the only difference left is that they were rounded before.
 
 apart = {"double": np.asarray(double) - reference, "single": np.asarray(single) - reference}
 for name, difference in apart.items():
