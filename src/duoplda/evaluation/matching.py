@@ -1,7 +1,7 @@
 """Matching scores with trials: score lists in any order are brought into the order of the trials.
 
-    matched = match_scores(trials, {"ours": read_scores("a.txt"), "cosine": read_scores("b.txt")})
-    measure_systems(matched.systems, matched.target)
+matched = match_scores(trials, {"ours": read_scores("a.txt"), "cosine": read_scores("b.txt")})
+measure_systems(matched.systems, matched.target)
 """
 
 from collections.abc import Mapping, Sequence
