@@ -1,4 +1,4 @@
-"""How good scores, partitions and models are: names of the rooms below under the name that users type."""
+"""Metrics of scores, partitions and models, collected from the rooms below under the name that users import."""
 
 from duoplda.estimators import scorers as _scorers
 from duoplda.estimators.scorers import *  # noqa: F403

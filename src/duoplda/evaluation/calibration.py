@@ -2,7 +2,7 @@
 
 Each is a scikit-learn estimator: `fit(scores, labels, weights=None)` on trials of known truth, then `transform(scores)`
 gives natural-log likelihood ratios. Learn on other speakers than those that are scored later, recorded in the same way:
-a calibration that has seen its trials looks better than it is, and one of another channel misleads.
+a calibration looks better than it is on the trials that it was learnt from, and one of another channel misleads.
 
 `save(path)` and `load(path)` keep one in a file; `get_state()` gives parameters and what was learnt as plain floats and
 arrays, `from_state()` takes them back. The PAV blocks are those of `duoplda.metrics`: the yardstick and the calibration
@@ -361,23 +361,24 @@ class StructureCalibration(Calibration):
         usual = np.array([np.log(deviation), 0, 0, 0, 0, 0])
 
         def loss(theta: Floats) -> tuple[float, Floats]:
-            a, b = theta[:3], theta[3:]
+            a = theta[:3]
+            b = theta[3:]
             stretched = np.exp(np.minimum(a @ f, 50.0)) * unit
             llr = stretched + b @ f
             value = 0.0
             slope = np.zeros_like(llr)
             for p in self.priors:
                 wrong = sign * (llr + logit(p))
-                each = share * np.where(y, p, 1 - p) / (float(entr(p) + entr(1 - p)) * len(self.priors))
-                value += float(each @ np.logaddexp(0.0, wrong))
-                slope += each * sign * expit(wrong)
+                cost = share * np.where(y, p, 1 - p) / (float(entr(p) + entr(1 - p)) * len(self.priors))
+                value += float(cost @ np.logaddexp(0.0, wrong))
+                slope += cost * sign * expit(wrong)
             away = theta - usual
             gradient = np.concatenate([f @ (slope * stretched), f @ slope]) + pull * away
             return value + float(pull @ away**2) / 2, gradient
 
-        found = minimize(loss, np.zeros(6), jac=True, method="BFGS", options={"gtol": 1e-7})
-        self.log_scales_ = found.x[:3] - usual[:3]
-        self.offsets_ = found.x[3:]
+        minimum = minimize(loss, np.zeros(6), jac=True, method="BFGS", options={"gtol": 1e-7})
+        self.log_scales_ = minimum.x[:3] - usual[:3]
+        self.offsets_ = minimum.x[3:]
         return self
 
     def _features(self, expected: Floats, alike: Floats) -> Floats:

@@ -145,7 +145,8 @@ class Ranking:
         sides = self.sides
         if len(sides) > len(self.block_of):
             room = max(len(sides), 2 * len(self.block_of))
-            self.block_of, old = np.full(room, -1), self.block_of
+            old = self.block_of
+            self.block_of = np.full(room, -1)
             self.block_of[: len(old)] = old
             self.place_of = np.resize(self.place_of, room) if len(old) else np.zeros(room, np.int64)
         for row in rows[self.block_of[rows] >= 0].tolist():
