@@ -236,8 +236,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "the kind of a recording does not follow from the rest of its session",
         "model/kinds.py",
-        "Terms(without_speaker, types), c.reshape(-1), z_others + z[k, now])",
-        "Terms(without_speaker, types), c.reshape(-1), z[k, now])",
+        "z_session = z_others + z[k, now]",
+        "z_session = z[k, now]",
         "tests/test_channels.py -k number_of_kinds",
     ),
     Mutant(
