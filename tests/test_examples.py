@@ -442,6 +442,18 @@ def test_clusters_of_drawn_data(capsys):
     assert printed.count("doubts: 0 of") == 2
 
 
+@pytest.mark.parametrize(
+    ("truth", "n_kinds"), [("one kind", 1), ("two, a small difference of noise", 1), ("two, noise", 2)]
+)
+def test_kinds_are_found_where_they_pay(truth, n_kinds):
+    """A few cells of the table: a small difference of noise gains nothing with 40 speakers."""
+    import what_auto_finds as drawn
+
+    found, (cost, cost_of_one, _) = drawn.counted(drawn.TRUTHS[truth], 40, 6, seed=0)
+    assert found == n_kinds
+    assert cost < cost_of_one or found == 1
+
+
 def test_adaptation_on_drawn_data_helps_or_changes_nothing():
     """A few cells of the table: the level that has changed is found, and a target like the source changes nothing."""
     import adaptation_drawn as drawn

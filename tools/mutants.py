@@ -227,6 +227,20 @@ MUTANTS: list[Mutant] = [
         "tests/test_channels.py -k made_up",
     ),
     Mutant(
+        "kinds that save nothing in held-out trials are kept as they are likelier",
+        "selection/channels.py",
+        "more.costs) > 1",
+        "more.costs) > -9",
+        "tests/test_examples.py -k found_where_they_pay",
+    ),
+    Mutant(
+        "the kind of a recording does not follow from the rest of its session",
+        "model/kinds.py",
+        "z_session = z_others + z[k, now]",
+        "z_session = z[k, now]",
+        "tests/test_channels.py -k number_of_kinds",
+    ),
+    Mutant(
         "kinds are looked for by their means alone",
         "model/kinds.py",
         'STARTS = ("means", "lengths")',

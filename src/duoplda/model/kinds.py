@@ -29,10 +29,11 @@ from duoplda.errors import DuopldaError
 from duoplda.model import posteriors as post
 from duoplda.model.parameters import Model, Terms
 
-STARTS = ("means", "lengths")  # what kinds differ in at first
-# Rounds, each of which trains a model. With more of them the kinds cost as much in held-out trials.
+STARTS = ("means", "lengths")  # what tells the first kinds apart
+# Rounds, each of which trains a model. On drawn data, twice as many led to kinds with the same cost of held-out trials.
 N_DRAWN = 6
 N_LIKELIEST = 3
+TYPES_AT_ONCE = 512  # of sessions: each takes a matrix of nx by nx, and nearly each recording may have its own
 
 
 @reproducible()
@@ -75,7 +76,7 @@ def _by_posterior(
     z = np.stack([(X - mu) @ W @ model.U for mu, W in zip(model.mu, model.W, strict=True)])
     without_speaker = replace(model, V=model.V[:, :0])
     kind = kind.copy()
-    for turn in range(2):  # every second recording: of two that change at once, each would make room for the other
+    for turn in range(2):  # every second recording, as of two that change at once each would make room for the other
         now = np.flatnonzero(place % 2 == turn)
         own = z[kind, np.arange(len(X))]
         z_others = segment_sums(own[order], start)[session[now]] - own[now]
@@ -83,8 +84,13 @@ def _by_posterior(
         others = counts[session[now]] - np.eye(model.K, dtype=np.int64)[kind[now]]
         ln = ln_alone[now]
         for k, one in enumerate(np.eye(model.K, dtype=np.int64)):
+            z_session = z_others + z[k, now]
             types, c = np.unique(others + one, axis=0, return_inverse=True)
-            ln[:, k] += post.session_terms(Terms(without_speaker, types), c.reshape(-1), z_others + z[k, now])
+            block, c = np.divmod(c.reshape(-1), TYPES_AT_ONCE)
+            for i in np.unique(block).tolist():
+                rows = np.flatnonzero(block == i)
+                terms = Terms(without_speaker, types[i * TYPES_AT_ONCE : (i + 1) * TYPES_AT_ONCE])
+                ln[rows, k] += post.session_terms(terms, c[rows], z_session[rows])
         if rng is not None:
             ln += rng.gumbel(size=ln.shape)  # the largest is then a draw from the posterior
         kind[now] = ln.argmax(axis=1)
