@@ -23,8 +23,9 @@ s, D in all,
 
     ln p(labels) = stays ln loop + (D - 1) ln(1 - loop) + S ln alpha + sum_s ln Gamma(D_s) - ln Gamma(alpha + D) + const
 
-Where two groups take turns often, their merge removes many changes of the speaker. One person whose windows lie in two
-places (louder, closer, laughing) looks like that more often than two people do.
+Where two groups take turns often, their merge removes many changes of the speaker, each of which costs about
+ln(loop / (1 - loop)). In the meeting ES2005a this is what tells one speaker whose windows lie in two places from two
+speakers (docs/notes.md).
 """
 
 from __future__ import annotations
