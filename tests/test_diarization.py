@@ -665,9 +665,9 @@ def test_ratios_before_the_hmm_on_one_real_file():
         }.items()
     }
     assert 0.0705 <= rates["vbx"] < 0.07065
-    assert rates["default"] < 0.065
+    assert rates["default"] < 0.03
     assert rates["four"] < rates["vbx"]
-    assert rates["told"] < rates["default"]
+    assert rates["told"] <= rates["default"]  # four is what is found anyway
     levels = [diarize(chain, X, segments, segments_are=a).start.tolist() for a in ("sessions", "recordings")]
     assert levels[0] == levels[1]  # the pair has no sessions
 
