@@ -26,7 +26,7 @@ from duoplda.diarization import (
     read_segments,
 )
 from duoplda.diarization.known import known_voices
-from duoplda.diarization.number import OFFSET, merges, number_posterior, order_of
+from duoplda.diarization.number import OFFSET, merges, number_posterior
 from duoplda.errors import DuopldaError, MissingIds
 from duoplda.io import Coded, read_embeddings, read_model
 from duoplda.model.shrinkage import Scales
@@ -432,7 +432,7 @@ def test_kinds_of_channels_are_linked():
         ({"loop": 1.5}, "loop=1.5 must be a probability"),
         ({"discount": 0.0}, "discount=0.0 must be greater than 0 and at most 1"),
         ({"discount": float("nan")}, "discount=nan must be"),
-        ({"prior": 1.0}, "prior=1.0 must be a number between 0 and 1"),
+        ({"prior": 1.0}, "file f: prior=1.0 must be a number between 0 and 1"),
         ({"Fa": -1.0}, "file f: Fa=-1.0 must be a positive number"),
         ({"n_speakers": 2, "max_speakers": 3}, "give either n_speakers, or min_speakers and max_speakers"),
         ({"min_speakers": 3, "max_speakers": 2}, "at least 3 and at most 2 speakers"),
@@ -519,43 +519,15 @@ def test_the_number_of_speakers_has_a_posterior():
             for p, m in zip(phi, mean.T, strict=True)
         )
 
-    heard = np.array([0, 0, 1, 1, 0, 2, 2, 1, 2])  # the group of each window
-    loop, alpha = 0.7, 0.2
-
-    def ln_prior(speaker):
-        """Of the chain, one window after the other: where it does not stay, a speaker is drawn as Ewens has it."""
-        total, drawn = 0.0, []
-        for now, before in zip(speaker[heard], [None, *speaker[heard]], strict=False):
-            if now == before:
-                total += np.log(loop)
-                continue
-            total += np.log(1 - loop) if drawn else 0.0
-            total += np.log((drawn.count(now) or alpha) / (len(drawn) + alpha))
-            drawn.append(now)
-        return total
-
-    def direct(labels):
-        labels = np.array(labels)
-        return ln(labels) + ln_prior(labels) - ln(np.arange(3)) - ln_prior(np.arange(3))
-
-    steps = merges(n, mean, phi, *order_of(heard), loop=loop, alpha=alpha)
+    steps = merges(n, mean, phi, prior=0.2)
     for step in steps:
-        assert step.log_posterior == pytest.approx(direct(step.speaker))
-    pairs = [direct(labels) for labels in ([0, 0, 2], [0, 1, 0], [0, 1, 1])]
-    assert steps[1].log_posterior == pytest.approx(max(pairs))
+        expected = ln(step.speaker) - ln(np.arange(3)) - (3 - len(set(step.speaker))) * np.log(0.2)
+        assert step.log_posterior == pytest.approx(expected)
+    pairs = [ln(np.array(labels)) for labels in ([0, 0, 2], [0, 1, 0], [0, 1, 1])]
+    assert steps[1].log_posterior == pytest.approx(max(pairs) - ln(np.arange(3)) - np.log(0.2))
     numbers = number_posterior(steps, 1, np.inf)
     assert list(numbers) == [1, 2, 3]
     assert sum(numbers.values()) == pytest.approx(1)
-
-
-def test_who_takes_turns_with_whom_says_who_is_one_speaker():
-    """Groups 0 and 1 are as far from each other as 1 and 2, but 0 and 1 alternate where 2 speaks once, at the end."""
-    mean, phi, n = np.array([[-2.0], [0.0], [2.0]]), np.array([4.0]), np.full(3, 4.0)
-    heard = np.array([0, 1] * 10 + [2] * 20)
-    first = merges(n, mean, phi, *order_of(heard), loop=0.9, alpha=1.0)[1].speaker
-    mirrored = merges(n, mean, phi, *order_of(2 - heard), loop=0.9, alpha=1.0)[1].speaker
-    assert first[0] == first[1] != first[2]
-    assert mirrored[2] == mirrored[1] != mirrored[0]
 
 
 def test_a_file_that_collapses_to_one_speaker_is_told():
@@ -665,9 +637,9 @@ def test_ratios_before_the_hmm_on_one_real_file():
         }.items()
     }
     assert 0.0705 <= rates["vbx"] < 0.07065
-    assert rates["default"] < 0.03
+    assert rates["default"] < 0.065
     assert rates["four"] < rates["vbx"]
-    assert rates["told"] <= rates["default"]  # four is what is found anyway
+    assert rates["told"] < rates["default"]
     levels = [diarize(chain, X, segments, segments_are=a).start.tolist() for a in ("sessions", "recordings")]
     assert levels[0] == levels[1]  # the pair has no sessions
 

@@ -378,13 +378,6 @@ MUTANTS: list[Mutant] = [
         "tests/test_diarization.py -k counts_every_second",
     ),
     Mutant(
-        "groups that take turns are no more one speaker than others",
-        "diarization/number.py",
-        "return meetings * (np.log(loop) - np.log1p(-loop)) + ewens + all_turns",
-        "return ewens + all_turns",
-        "tests/test_diarization.py -k who_takes_turns",
-    ),
-    Mutant(
         "the room is taken for a voice",
         "diarization/known.py",
         "mean *= np.where(n[:, None] > 1, room / (room + 1 / n[:, None]), 0.0)",

@@ -30,7 +30,7 @@ from duoplda.data import labels as lab
 from duoplda.diarization.first_labels import centroid_labels, cosine_labels, numbered, ratio_labels
 from duoplda.diarization.known import Names, known_voices
 from duoplda.diarization.linking import SEGMENT_LEVELS, link_speakers, one_session_each
-from duoplda.diarization.number import groups_of, merges, number_posterior, order_of
+from duoplda.diarization.number import groups_of, merges, number_posterior
 from duoplda.diarization.overlap import second_speakers
 from duoplda.diarization.rttm import Regions
 from duoplda.diarization.segments import Segments
@@ -92,20 +92,19 @@ def independent_share(start: Floats, end: Floats) -> float:
 def constants_of(phi: Floats, start: Floats, end: Floats) -> HmmConstants:
     """The numbers of the HMM that follow from a model and from the windows of a file.
 
-        F_a = min(1, 1.6 rho),    F_b = max(1, sum(phi) / 14 min(1, (T / 250 s)^1/2)),    loop = exp(-hop / 2.4 s)
+        F_a = min(1, 1.6 rho),    F_b = max(1, sum(phi) / 10 min(1, (T / 250 s)^1/2)),    loop = exp(-hop / 2.4 s)
 
     T is the time that windows cover, hop is T / (their number), and F_a `independent_share`. F_b / F_a windows say as
     much of a speaker as one that is independent; longer files have more that is not. With VBx's own model this is .29
-    and 11.9 on its example. The published values are .3 and 17, with which the HMM has the last word on the number of
-    speakers; here it may leave too many, as they are merged afterwards (`duoplda.diarization.number`).
+    and 16.6 on its example, whose published values are .3 and 17.
 
     >>> begin = np.arange(0.0, 300.0, 0.25)
     >>> Fa, Fb, loop = constants_of(np.full(100, 0.6), begin, begin + 1.5)
     >>> round(Fa, 2), round(Fb, 2), round(loop, 2)
-    (0.27, 4.29, 0.9)
+    (0.27, 6.0, 0.9)
     """
     seconds = new_share(start, end) * float((end - start).sum())
-    Fb = float(phi.sum()) / 14 * min(1.0, np.sqrt(seconds / 250))
+    Fb = float(phi.sum()) / 10 * min(1.0, np.sqrt(seconds / 250))
     return HmmConstants(independent_share(start, end), max(1.0, Fb), float(np.exp(-seconds / len(start) / 2.4)))
 
 
@@ -169,8 +168,6 @@ class Diarizer:
                 raise DuopldaError(f"{name}={value!r} must be one of {some(allowed)}")
         if self.loop is not None and not 0 <= self.loop <= 1:
             raise DuopldaError(f"loop={self.loop!r} must be a probability")
-        if not 0 < self.prior < 1:
-            raise DuopldaError(f"prior={self.prior!r} must be a number between 0 and 1")
         if self.discount is not None and not 0 < self.discount <= 1:
             raise DuopldaError(f"discount={self.discount!r} must be greater than 0 and at most 1, or None")
         if self.n_speakers is not None and (self.min_speakers, self.max_speakers) != (None, None):
@@ -273,11 +270,7 @@ class Diarizer:
     ) -> tuple[Floats, dict[int, float]]:
         """Posteriors after those who are one speaker were merged, and the probabilities of the numbers of speakers."""
         codes = numbered(posterior.argmax(axis=1))
-        groups = groups_of(rows, phi, codes, constants.Fa)
-        # A mixture does not know the order of time. A probability of 0 or 1 would forbid merges, or leave no other.
-        loop = float(np.clip(constants.loop, 1e-3, 1 - 1e-3)) if self.refine == "vbx" else 0.5
-        alpha = (1 - self.prior) / self.prior / max(2.0, constants.Fa * len(rows))
-        steps = merges(*groups, phi, *order_of(codes), loop=loop, alpha=alpha)
+        steps = merges(*groups_of(rows, phi, codes, constants.Fa), phi, prior=1 / max(2.0, constants.Fa * len(rows)))
         numbers = number_posterior(steps, *self.limits)
         anyhow = number_posterior(steps, 1, np.inf)
         best, natural = (max(p, key=lambda k: p[k]) for p in (numbers, anyhow))

@@ -5,27 +5,16 @@ Group j has N_j windows. In the space of `latent` its mean is, with s(j) the spe
     m_j = o + phi^1/2 y_s(j) + e_j,    o ~ N(0, I / 3),    y ~ N(0, I),    e_j ~ N(0, I / n_j)
 
 o is what all windows of a file have in common, its room and its channel. To the model it is a part of the noise, whose
-variance is 1: on files with known speakers a third of it is common to the file. The variance of the rest, w, is
-measured in the file. Windows of one group are not independent. N of them in one turn count as q = F_a N. Windows of one
-turn share more (the words, the breath, the distance to the microphone) than those of two turns, which still share the
-day:
+variance is 1: on files with known speakers a third of it is common to the file, and the rest is w, which is measured in
+the file. Windows of one group are not independent. N of them in one turn count as q = F_a N, and those of a turn share
+more (the words, the breath, the distance to the microphone) than those of two turns, which still share the day:
 
     c = sum over turns of q / (1 + (q - 1) .3),    n = c / (w (1 + (c - 1) .05))
 
 as sessions of one occasion do. So a speaker who is heard in one turn is less sure than one who is heard as long in ten.
 The two shares were looked at on the conversations of `examples/diarization.py`: whole files keep the numbers of their
-speakers with any from .2 to .5 and from .02 to .05.
-
-The prior is that of the HMM: the chain stays with probability `loop`, or draws a speaker anew. The probabilities of the
-S speakers are integrated out under the Ewens prior, as in the first labels, alpha = (1 - p) / p, times 1 / (sum of q)
-for each speaker: a group that stands out is the one among all windows that stands out most. With D_s turns of speaker
-s, D in all,
-
-    ln p(labels) = stays ln loop + (D - 1) ln(1 - loop) + S ln alpha + sum_s ln Gamma(D_s) - ln Gamma(alpha + D) + const
-
-Where two groups take turns often, their merge removes many changes of the speaker, each of which costs about
-ln(loop / (1 - loop)). In the meeting ES2005a this is what tells one speaker whose windows lie in two places from two
-speakers (docs/notes.md).
+speakers with any from .2 to .5 and from .02 to .05. In the prior each further speaker has a probability of
+1 / (sum of q): a group that stands out is the one among all windows that stands out most, and most files have few.
 """
 
 from __future__ import annotations
@@ -33,7 +22,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, softmax
+from scipy.special import softmax
 
 from duoplda.diarization.vbhmm import Floats, Ints
 from duoplda.model.occasions import independent_count
@@ -66,88 +55,46 @@ def groups_of(rows: Floats, phi: Floats, labels: Ints, Fa: float) -> tuple[Float
     return independent_count(turns, IN_FILE) / max(w, 0.1), mean  # less noise than that is a repeated window
 
 
-def order_of(labels: Ints) -> tuple[Floats, Floats]:
-    """How many turns each group 0, 1, ... has (S,), and how often turns of two groups meet (S, S).
-
-    >>> [counts.tolist() for counts in order_of(np.array([0, 0, 1, 0, 2]))]
-    [[2.0, 1.0, 1.0], [[0.0, 2.0, 1.0], [2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]]
-    """
-    who = labels[np.flatnonzero(np.diff(labels, prepend=-1))]  # speaks in each turn
-    S = int(labels.max()) + 1
-    meetings = np.zeros((S, S))
-    np.add.at(meetings, (who[:-1], who[1:]), 1)
-    return np.bincount(who, minlength=S).astype(float), meetings + meetings.T
-
-
-def merges(
-    n: Floats,
-    mean: Floats,
-    phi: Floats,
-    turns: Floats,
-    meetings: Floats,
-    *,
-    loop: float,
-    alpha: float,
-    offset: float = OFFSET,
-) -> list[Merged]:
+def merges(n: Floats, mean: Floats, phi: Floats, prior: float, offset: float = OFFSET) -> list[Merged]:
     """Merge the best pair of groups, again and again, down to one speaker.
 
     Parameters
     ----------
     n, mean : (S,), (S, d) of `groups_of`
     phi : (d,) between-class variances
-    turns, meetings : (S,), (S, S) of `order_of`
-    loop : the probability that the speaker stays from one window to the next; at .5 the order of turns says nothing
-    alpha : of the Ewens prior
+    prior : the probability of a further speaker
     offset : the variance of what the file has in common
 
     Example
     -------
-    >>> mean = np.array([[3.0], [3.2], [-3.0]])
-    >>> far = merges(np.full(3, 4.0), mean, np.array([9.0]), *order_of(np.array([0, 1, 2])), loop=0.9, alpha=0.3)
+    >>> far = merges(np.full(3, 4.0), np.array([[3.0], [3.2], [-3.0]]), np.array([9.0]), prior=0.1)
     >>> [step.speaker.tolist() for step in far], int(np.argmax([step.log_posterior for step in far]))
     ([[0, 1, 2], [0, 0, 2], [0, 0, 0]], 1)
     """
     n = np.array(n, float)
     mean = np.array(mean, float)
-    turns = np.array(turns, float)
-    meetings = np.array(meetings, float)
     speaker = np.arange(len(n))
     steps = [Merged(speaker, 0.0)]
     while len(left := np.unique(speaker)) > 1:
-        gains = _evidence_gains(n[left], mean[left], phi, offset)
-        gains += _prior_gains(turns[left], meetings[np.ix_(left, left)], loop, alpha)
-        i, j = np.unravel_index(int(gains.argmax()), gains.shape)
+        gain, i, j = max(_best_pairs(n[left], mean[left], phi, offset))
         a = left[i]
         b = left[j]
         mean[b] = (n[a] * mean[a] + n[b] * mean[b]) / (n[a] + n[b])
         n[b] += n[a]
-        turns[b] += turns[a] - meetings[a, b]
-        meetings[b] += meetings[a]
-        meetings[:, b] = meetings[b]
-        meetings[b, b] = 0.0
         speaker = np.where(speaker == a, b, speaker)
-        steps.append(Merged(speaker, steps[-1].log_posterior + float(gains[i, j])))
+        steps.append(Merged(speaker, steps[-1].log_posterior + gain - np.log(prior)))
     return steps
 
 
-def _prior_gains(turns: Floats, meetings: Floats, loop: float, alpha: float) -> Floats:
-    """(S, S) what the merge of two groups adds to ln p(labels): where they meet, the speaker stays instead."""
-    together = turns[:, None] + turns - meetings
-    ewens = gammaln(together) - gammaln(turns)[:, None] - gammaln(turns) - np.log(alpha)
-    all_turns = gammaln(alpha + turns.sum()) - gammaln(alpha + turns.sum() - meetings)
-    return meetings * (np.log(loop) - np.log1p(-loop)) + ewens + all_turns
-
-
-def _evidence_gains(n: Floats, mean: Floats, phi: Floats, offset: float) -> Floats:
-    """(S, S) what the merge of group i and an earlier group j adds to the ln density of all means; -inf elsewhere.
+def _best_pairs(n: Floats, mean: Floats, phi: Floats, offset: float) -> list[tuple[float, int, int]]:
+    """For each group i but the first: what its best merge with an earlier group j gains, i and j.
 
     Given o, means are independent, N(o, phi + 1/n); the integral over o is that of a Gaussian with precision A.
     """
     a, b, c = _terms(n, mean, phi)
     A = a.sum(axis=0) + 1 / offset
     B = b.sum(axis=0)
-    gains = np.full((len(n), len(n)), -np.inf)
+    best = []
     for i in range(1, len(n)):
         together = n[i] + n[:i]
         centre = (n[i] * mean[i] + n[:i, None] * mean[:i]) / together[:, None]
@@ -157,8 +104,10 @@ def _evidence_gains(n: Floats, mean: Floats, phi: Floats, offset: float) -> Floa
         B_both = B - b[i] - b[:i] + b_both
         evidence = c_both - c[i] - c[:i] + (B_both**2 / A_both - np.log(A_both) - B**2 / A + np.log(A)) / 2
         evidence += (np.log(precision) - precision * (mean[i] - mean[:i]) ** 2) / 2
-        gains[i, :i] = evidence.sum(axis=1)
-    return gains
+        gains = evidence.sum(axis=1)
+        j = int(gains.argmax())
+        best.append((float(gains[j]), i, j))
+    return best
 
 
 def _terms(n: Floats, mean: Floats, phi: Floats) -> tuple[Floats, Floats, Floats]:
