@@ -1,4 +1,4 @@
-"""Known voices: which of the enrolled each speaker is, or somebody else.
+"""Known voices: decides for each speaker which enrolled voice it is, or that it is none of them.
 
 A local speaker s of a file is summed up as a side of trials (n, gamma) of N sessions, its windows, and so is an
 enrolled voice. Neither are independent: what all windows of one sitting share beside the voice is a part kappa of their

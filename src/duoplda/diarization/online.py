@@ -1,8 +1,8 @@
-"""Who speaks when while it is being said: windows in, labels out, and corrections of labels that were told before.
+"""Diarisation while people speak: windows come in, labels go out, and earlier labels are corrected.
 
-The last minutes are diarised anew, as a recording would be, whenever a window has waited for as long as it may.
-Speakers are those of the round before with whom they have most windows in common. Of what is older than these minutes,
-only the last windows of each speaker stay, by which they are known again; its labels are final.
+Whenever a window has waited for the delay, the last minutes are diarised again as a recording would be. A speaker is
+identified with the speaker of the previous round with whom most windows are shared. Of older windows only the last ones
+of each speaker are kept, so that speakers who come back are recognised; the labels of older windows are final.
 """
 
 from __future__ import annotations
