@@ -14,7 +14,7 @@ from duoplda import Backend, Recordings
 from duoplda.estimators import scoring as library
 from duoplda.io import read_map, read_score_matrix, read_scores, read_trials, write_embeddings, write_map
 
-NOTE = "normalised scores are no likelihood ratios"
+NOTE = "normalised scores are not likelihood ratios"
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,7 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_written(folder, tmp
         (["--labels-out", "same.csv", "--quality-out", "same.csv"], 2, "two outputs have the same name"),
         (["--windows", 0.1], 1, "too short"),
         (["--channel", 2], 1, "no channel 2"),
-        (["--extractor", "audio/s0/r0.wav"], 1, "no ONNX file"),
+        (["--extractor", "audio/s0/r0.wav"], 1, "is not an ONNX file"),
         (["--silero", "tiny.onnx"], 1, "tiny.onnx: has the inputs x and the outputs e"),
         (["--quality-out", "quality.txt"], 2, "quality.txt must be a table"),
     ],

@@ -108,7 +108,7 @@ def test_words_say_the_same(files: Files) -> None:
     assert f"{bits['affine']:.4f} affine, {bits['quality']:.4f} with side information" in done.stderr
     assert f"{bits['before']:.4f} before" in done.stderr
     assert "column 'rate' is ignored: it is the same for all trials" in done.stderr
-    assert "--speakers is not given: ids that target trials link are taken for one" in done.stderr
+    assert "--speakers is not given: ids that target trials link count as one speaker" in done.stderr
     assert all(t["term"] in done.stderr for t in found["terms"])
     assert found["speakers"] == N_SPEAKERS
     assert done.stdout.strip() == str(files.path("out.txt"))
@@ -217,7 +217,7 @@ def test_options_that_do_not_go_together(files: Files) -> None:
     assert files.learn("--scores", files.path("s.txt")).exit_code == 2
     apply = ("calibrate", "--from", affine, "--apply", files.path("s.txt"), "--out", files.path("x.txt"))
     done = run(*apply, "--quality", files.path("table.tsv"))
-    assert (done.exit_code, "no calibration with side information" in done.stderr) == (1, True)
+    assert (done.exit_code, "is not a calibration with side information" in done.stderr) == (1, True)
     assert run(*apply, "--quality", files.path("table.tsv"), "--speakers", files.path("utt2spk")).exit_code == 2
     model = files.path("model.safetensors")
     PLDA.from_parameters(np.zeros(2), np.eye(2), None, np.eye(2)).save(model)

@@ -333,7 +333,7 @@ def test_command_warns_of_what_the_files_do_not_hold(tmp_path: Path) -> None:
     Backend.from_transform(transform, plda).save(tmp_path / "m.safetensors")
     done = run(tmp_path / "m.safetensors", tmp_path / "out", "--to", "vbx")
     assert done.exit_code == 0, done.stderr
-    assert "130 dimensions: VBx uses as many as its option says" in done.stderr
+    assert "130 dimensions: VBx uses the number that its option --lda-dim gives" in done.stderr
     refused = run(tmp_path / "m.safetensors", tmp_path / "other", "--to", "pyannote")
     assert (refused.exit_code, (tmp_path / "other").exists()) == (1, False)
     assert "uses 128 dimensions of a PLDA, and this has 130: train with --lda 128" in refused.stderr

@@ -616,7 +616,7 @@ def test_the_report_has_a_badge(tmp_path, folder):
         page = out.read_text()
         limit = re.search(rf"\(squared distance {D:.4g}, limit (.+) for {len(used)} recordings\)", page).group(1)
         assert (float(limit) < D) is far
-        assert ("see duoplda adapt" in page) is far
+        assert ("<code>duoplda adapt</code> adapts the model to them" in page) is far
     write_embeddings(tmp_path / "others.npz", ["nobody"], np.zeros((1, 12)))
     failed = duoplda("report", *files, "--embeddings", tmp_path / "others.npz", "--out", tmp_path / "no.html")
     assert failed.exit_code == 1

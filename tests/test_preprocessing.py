@@ -234,7 +234,8 @@ def test_values_too_large_to_be_multiplied_are_named(data):
     """Whatever the processor does with products that are not finite."""
     X = np.concatenate([data[0], np.full((1, 6), 1.7e308)])
     whiten = Whiten().fit(1e-6 * data[0])  # its matrix has numbers of about 1e6
-    with pytest.raises(DuopldaError, match=rf"too large to be multiplied in 1 of \d+ rows: {len(data[0])}\. On"):
+    message = rf"too large to be multiplied in 1 of \d+ rows: {len(data[0])}: on what scale"
+    with pytest.raises(DuopldaError, match=message):
         whiten.transform(X)
 
 
@@ -311,7 +312,7 @@ def test_through_works_in_blocks_that_do_not_show(data):
     large = np.ones((3, 4))
     large[1] = 1e300
     steps["whiten"].matrix_ = np.full((4, 4), 1e300)
-    with np.errstate(over="ignore"), pytest.raises(DuopldaError, match=r"in 1 of 3 rows: 1\."):
+    with np.errstate(over="ignore"), pytest.raises(DuopldaError, match="in 1 of 3 rows: 1: on what scale"):
         through({"whiten": steps["whiten"], "norm": steps["norm"]}, large)
 
 

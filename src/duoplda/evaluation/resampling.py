@@ -25,6 +25,7 @@ class BootstrapResult(NamedTuple):
     The interval is about other speakers of the same kind, recorded in the same way. It says nothing about other
     channels or languages, and two systems must not be compared by whether their intervals overlap.
 
+    >>> from duoplda.metrics import cllr
     >>> scores, labels = [-3.0, 1.0, -1.0, 3.0], [False, False, True, True]
     >>> speakers = ["a", "a", "a", "b"], ["b", "c", "a", "b"]
     >>> result = bootstrap(cllr, scores, labels, *speakers, n_resamples=20)
@@ -99,6 +100,7 @@ def bootstrap(
     `speakers_a` and `speakers_b` (n,) are the speakers of the two sides. `progress` shows a bar on the standard
     error of a terminal, if `rich` is installed.
 
+    >>> from duoplda.metrics import cllr
     >>> a, b = ["s1", "s2", "s3", "s1", "s1", "s2"], ["s1", "s2", "s3", "s2", "s3", "s3"]
     >>> r = bootstrap(cllr, [2.0, 1.0, 3.0, -2.0, -1.0, 1.0], [1, 1, 1, 0, 0, 0], a, b, n_resamples=50)
     >>> bool(r.low <= r.estimate <= r.high)
@@ -137,6 +139,7 @@ def paired_difference(
     more than the chance of having these speakers. Use this to compare systems, and not whether their two intervals
     overlap: these may overlap although the difference is clear.
 
+    >>> from duoplda.metrics import cllr
     >>> a, b = ["s1", "s2", "s3", "s1", "s1", "s2"], ["s1", "s2", "s3", "s2", "s3", "s3"]
     >>> scores, labels = np.array([2.0, 1.0, 3.0, -2.0, -1.0, 1.0]), [1, 1, 1, 0, 0, 0]
     >>> r = paired_difference(cllr, scores, scores + 1.0, labels, a, b, n_resamples=50)
