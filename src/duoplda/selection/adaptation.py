@@ -274,7 +274,7 @@ def bounded(
 # -- what follows from all of them
 
 
-class Decision(NamedTuple):
+class ChosenWay(NamedTuple):
     """Which way to adapt is taken, and what its trials give."""
 
     way: int  # its place; 0: the source stays as it is
@@ -285,7 +285,7 @@ class Decision(NamedTuple):
 
 def decide(
     tried: Sequence[HeldOutCalibration], n_ways: int, n_speakers: int, enough: int, of_clusters: bool = False
-) -> Decision:
+) -> ChosenWay:
     """Take the way whose trials cost least, and its calibration where this saves more than chance would.
 
     Parameters
@@ -305,13 +305,13 @@ def decide(
         who = "clusters" if of_clusters else "speakers"
         reason = "likely" if n_ways == 1 else "easy to tell apart"
         note = f"no level that moves makes held-out {who} more {reason}: covariances and calibration stay"
-        return Decision(0, None, tried[0].cost_before if tried else 1.0, (note,))
+        return ChosenWay(0, None, tried[0].cost_before if tried else 1.0, (note,))
     if not tried or n_speakers < enough:
         note = f"{n_speakers} clusters are too few to calibrate with (at least {enough})"
-        return Decision(way, None, tried[way].cost if tried else 1.0, (note,) if of_clusters else ())
+        return ChosenWay(way, None, tried[way].cost if tried else 1.0, (note,) if of_clusters else ())
     chosen = tried[way]
     if saves_enough(chosen, n_speakers):
-        return Decision(way, chosen, chosen.cost, ())
+        return ChosenWay(way, chosen, chosen.cost, ())
     saved = chosen.cost_before - chosen.cost
     note = f"a calibration by held-out trials would save {saved:.3f} bits: that of the source stays"
-    return Decision(way, None, chosen.cost, (note,))
+    return ChosenWay(way, None, chosen.cost, (note,))
