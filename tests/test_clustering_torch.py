@@ -7,6 +7,7 @@ from duoplda import PLDA
 from duoplda.datasets import make_recordings
 from duoplda.metrics import b_cubed
 from duoplda.trials import clustering, rounds
+from duoplda.trials.queue import Objective
 
 torch = pytest.importorskip("torch")
 SIZES = {"n_dimensions": 60, "n_speaker_factors": 50, "n_session_factors": 50}
@@ -65,7 +66,8 @@ def test_the_highest_of_groups_are_the_highest():
 def test_products_of_all_pairs_are_gains():
     data, plda = drawn((1, 5), 30)
     sides = plda.enroll(torch.as_tensor(data.X), data.session, data.session).unnamed()
-    r = rounds.Rounds(sides, clustering.DiagonalEvidence.of(sides), 4.0, 1.0)
+    objective = Objective(ln_alpha=4.0, weight=1.0, fewest=1, most=len(sides))
+    r = rounds.Rounds(sides, clustering.DiagonalEvidence.of(sides), objective)
     n = len(r.m)
     a, b = r.look(n - 1)
     assert len(torch.unique(a * n + b)) == n * (n - 1)

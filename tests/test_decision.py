@@ -19,7 +19,7 @@ from duoplda.metrics import cllr
 from duoplda.model.sample import Sample
 from duoplda.model.shrinkage import Scales, Shrinkage, scaled
 from duoplda.selection import decision
-from duoplda.selection.cost import calibrate, cost, cost_expansion, share_kept
+from duoplda.selection.cost import calibrate, cost, cost_expansion, gains_more_than_chance, share_kept
 from duoplda.selection.decision import HeldOutCost, TrialOptions
 from duoplda.selection.held_out import guess_shrinkage, hold_out
 from duoplda.selection.search import Search
@@ -884,3 +884,11 @@ def test_a_calibration_does_not_turn_ratios_around():
         plda = PLDA(shrinkage="auto").fit(made.X, shuffled(made, 1), session=made.session)
     assert plda.calibration_.scale_ >= 0
     assert plda.cost_ == pytest.approx(1, abs=0.02)
+
+
+def test_a_gain_of_one_and_a_half_standard_errors_is_chance():
+    """It is common where nothing is gained; beyond two standard errors over the speakers it is not."""
+    scatter = np.tile([-1.0, 1.0], 50)  # the gains of 100 speakers, whose sum has a standard error of 10
+    for errors, more in ((-3.0, False), (0.5, False), (1.5, False), (2.5, True)):
+        gains = scatter + errors / 10
+        assert gains_more_than_chance(np.zeros(100), -gains) is more

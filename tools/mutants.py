@@ -217,7 +217,7 @@ MUTANTS: list[Mutant] = [
         "selection/cost.py",
         "return gain_in_errors(losses, others) > 2",
         "return gain_in_errors(losses, others) > 0",
-        "tests/test_channels.py -k made_up",
+        "tests/test_decision.py -k one_and_a_half",
     ),
     Mutant(
         "kinds that are no likelier are kept for what their trials save",
@@ -225,13 +225,6 @@ MUTANTS: list[Mutant] = [
         "return likelier and gain_in_errors",
         "return gain_in_errors",
         "tests/test_channels.py -k made_up",
-    ),
-    Mutant(
-        "kinds that save nothing in held-out trials are kept as they are likelier",
-        "selection/channels.py",
-        "more.costs) > 1",
-        "more.costs) > -9",
-        "tests/test_examples.py -k found_where_they_pay",
     ),
     Mutant(
         "the kind of a recording does not follow from the rest of its session",
