@@ -22,7 +22,7 @@ from duoplda.io.received import TooLarge
 Samples = NDArray[np.float32]
 Span = tuple[int, int]  # numbers of samples: the first one, and the one after the last
 
-RATES = (4_000, 768_000)  # the range of the rates of files, in Hz; another rate is taken for damage
+FILE_RATES = (4_000, 768_000)  # the range of the rates of files, in Hz; another rate is taken for damage
 BLOCK = 1 << 18  # samples that are read at once, in all channels together
 UNKNOWN = 1 << 60  # libsndfile declares at least this number of frames if it would have to read to the end to know
 UNKNOWN_BYTES = 0x7FFF0000  # programs that write RIFF into a pipe declare at least this number of bytes
@@ -185,7 +185,7 @@ def _opened(path: PathLike) -> Iterator[Any]:
     with _reading(path):
         file = soundfile.SoundFile(io.BytesIO(path.data) if isinstance(path, HeldText) else os.fspath(path))
     with file:
-        if not RATES[0] <= file.samplerate <= RATES[1]:
+        if not FILE_RATES[0] <= file.samplerate <= FILE_RATES[1]:
             raise bad(path, "", f"has {file.samplerate} samples a second", "the file may be damaged")
         yield file
 

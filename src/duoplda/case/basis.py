@@ -26,7 +26,7 @@ from duoplda.trials.sides import Sides
 
 Floats = NDArray[np.float64]
 
-NEGLIGIBLE = 1e-10  # relative to the largest eigenvalue of G: directions below it say nothing about the speaker
+LEAST_EIGENVALUE = 1e-10  # relative to the largest eigenvalue of G: directions below it say nothing about the speaker
 
 
 def from_the_middle(sides: Sides) -> Floats:
@@ -68,7 +68,7 @@ def _by_pattern(
     for p in np.unique(index).tolist():
         rows = np.flatnonzero(index == p)
         values, vectors = np.linalg.eigh(np.tensordot(np.asarray(counts[p], float), G, axes=1))
-        informative = values > NEGLIGIBLE * max(values[-1], 1e-300)
+        informative = values > LEAST_EIGENVALUE * max(values[-1], 1e-300)
         squares = (gamma[rows] @ vectors[:, informative]) ** 2 / spread(values[informative])
         ranks[rows] = max(1, int(informative.sum()))
         out[rows] = squares.sum(axis=1) / ranks[rows]

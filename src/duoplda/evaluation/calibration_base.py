@@ -14,7 +14,7 @@ from duoplda.errors import DuopldaError, error_prefix
 from duoplda.evaluation.checks import Floats, real_numbers, refuse_rows
 from duoplda.io import read_container, write_container
 
-FILE_KIND = "duoplda-calibration"  # what the header of a file says that it holds
+CALIBRATION_FILE = "duoplda-calibration"  # what the header of a file says that it holds
 LARGEST_PARAMETER = 1e100  # of parameters and of what was learnt, as in a model: products with scores must not overflow
 
 
@@ -90,7 +90,7 @@ class Calibration(TransformerMixin, BaseEstimator):
         state = self.get_state()
         texts = {name: state.pop(name) for name in self._texts}
         arrays = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in state.items()}
-        write_container(path, FILE_KIND, arrays, {"class": type(self).__name__, **texts}, force=force)
+        write_container(path, CALIBRATION_FILE, arrays, {"class": type(self).__name__, **texts}, force=force)
 
 
 def restore(name: str, state: Mapping[str, Any]) -> Any:
@@ -114,7 +114,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     ...     load(folder + "/c.safetensors")
     AffineCalibration()
     """
-    arrays, header = read_container(path, [FILE_KIND])
+    arrays, header = read_container(path, [CALIBRATION_FILE])
     with error_prefix(os.fspath(path)):
         name = str(header.get("class"))
         texts = {text: header[text] for text in _class_of(name)._texts if text in header}

@@ -36,7 +36,7 @@ from duoplda.trials.concentration import (
 )
 from duoplda.trials.evidence import DiagonalEvidence, Floats
 from duoplda.trials.queue import Items, Merge, Objective, Partition, Queue, every_pair_is_cheap, exact_pairs
-from duoplda.trials.refine import STARTS, Places, Splits, best_places, exact_gain
+from duoplda.trials.refine import SHARES_ON_PATH, Places, Splits, best_places, exact_gain
 from duoplda.trials.refine import refine as improve
 from duoplda.trials.sides import MOST_PATTERNS, Sides
 from duoplda.trials.tables import as_text
@@ -394,7 +394,7 @@ def _improved(
     if best is not None and (refine or not allowed.any()):
         return best, Splits(best, p.merges), best_places(best)
     if refine:  # of many items the moves take most of the time: they begin at the best partition alone
-        return improve(path, n_merges, objective.ln_alpha, STARTS if few else ())
+        return improve(path, n_merges, objective.ln_alpha, SHARES_ON_PATH if few else ())
     return p, Splits(p, p.merges), best_places(p)
 
 

@@ -18,7 +18,7 @@ from duoplda.trials.queue import DOUBT, MOST_EXACT_WORK, Merge, Partition, Queue
 
 # Partitions on the path of merges from which items are moved besides the best one, by their numbers of clusters as
 # shares of its own. On drawn data the highest posterior was most often reached from .9 or .8.
-STARTS = (0.9, 0.8, 0.65, 0.5)
+SHARES_ON_PATH = (0.9, 0.8, 0.65, 0.5)
 
 
 class Places(NamedTuple):
@@ -245,7 +245,7 @@ def _improve(p: Partition, splits: Splits) -> Places | None:
 
 
 def refine(
-    path: Partition, n_merges: int, ln_alpha: float, shares: tuple[float, ...] = STARTS
+    path: Partition, n_merges: int, ln_alpha: float, shares: tuple[float, ...] = SHARES_ON_PATH
 ) -> tuple[Partition, Splits, Places]:
     """The partition with the highest posterior to which moves lead, its splits, and the places of its items.
 

@@ -18,7 +18,7 @@ from duoplda.io import read_container
 from duoplda.model.parameters import LARGEST, Model
 from duoplda.trials.tables import unpacked
 
-FILE_KIND = "duoplda-sides"  # what the header of a file says that it holds
+SIDES_FILE = "duoplda-sides"  # what the header of a file says that it holds
 MOST_RECORDINGS = 10**8  # of a session in a file, and sessions of a side: larger numbers are damage, and sums overflow
 REAL = ("gamma", "z", "occasion_gamma", "kappa", "seen", "seen_inside")  # arrays of files that hold real numbers
 
@@ -43,7 +43,7 @@ class Enrolled(NamedTuple):
 
 def read_enrolled(path: str | os.PathLike[str]) -> Enrolled:
     """Read who is enrolled in a file that `Sides.save` wrote."""
-    arrays, header = read_container(path, [FILE_KIND])
+    arrays, header = read_container(path, [SIDES_FILE])
     ids, _ = checked(path, arrays)
     recordings = arrays["counts"] @ arrays["types"].sum(axis=1)
     return Enrolled(ids, arrays["counts"].sum(axis=1), recordings, str(header.get("model")))

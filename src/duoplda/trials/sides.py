@@ -35,7 +35,7 @@ from duoplda.model.posteriors import sessions
 from duoplda.model.ragged import Patterns, Speakers, speakers
 from duoplda.trials.meeting import Meeting
 from duoplda.trials.occasions import Occasions
-from duoplda.trials.side_files import FILE_KIND, checked, fingerprint
+from duoplda.trials.side_files import SIDES_FILE, checked, fingerprint
 from duoplda.trials.tables import Table, as_names, packed, unpacked
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class Sides:
             arrays |= {"occasion": packed(o.name), "occasion_side": o.side, "occasion_counts": o.counts}
             arrays |= {"occasion_gamma": to_numpy(o.gamma), "kappa": np.array([o.kappa])}
             arrays["session_occasion"] = self.session_occasion + 1  # 0: none
-        write_container(path, FILE_KIND, arrays, {"model": fingerprint(self.model)}, force=force)
+        write_container(path, SIDES_FILE, arrays, {"model": fingerprint(self.model)}, force=force)
 
     # -- changes
 
@@ -468,7 +468,7 @@ def seen_together(a: Seen | None, b: Seen | None) -> Seen | None:
 
 def load(path: str | os.PathLike[str], model: Model) -> Sides:
     """Read sides that `Sides.save` wrote, onto the device of their model."""
-    arrays, header = read_container(path, [FILE_KIND])
+    arrays, header = read_container(path, [SIDES_FILE])
     if header.get("model") != fingerprint(model):
         raise DuopldaError(
             f"{path}: these speakers were enrolled with another model, and this one cannot score them: give the model "

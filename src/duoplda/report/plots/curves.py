@@ -13,7 +13,7 @@ from duoplda.evaluation import metrics
 from duoplda.evaluation.checks import Floats, Indices, targets_among
 
 # Round rates for the ticks of a DET plot, the most important first.
-RATES = (0.01, 0.1, 0.4, 1e-3, 1e-4, 1e-5, 1e-6, 0.05, 0.2, 0.02, 5e-3, 2e-3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
+TICK_RATES = (0.01, 0.1, 0.4, 1e-3, 1e-4, 1e-5, 1e-6, 0.05, 0.2, 0.02, 5e-3, 2e-3, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99)
 
 
 def thin(x: ArrayLike, y: ArrayLike, cell_x: float, cell_y: float) -> Indices:
@@ -79,7 +79,7 @@ def det_ticks(limits: ArrayLike, gap: float) -> list[float]:
     """
     low, high = ndtri(np.asarray(limits, dtype=np.float64))
     kept: list[float] = []
-    for rate in RATES:
+    for rate in TICK_RATES:
         place = ndtri(rate)
         if low <= place <= high and all(abs(place - ndtri(other)) >= gap * (high - low) for other in kept):
             kept.append(rate)
