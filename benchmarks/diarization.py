@@ -84,7 +84,7 @@ def main() -> None:
         print(json.dumps(one(given.one, given.dimensions, given.seed)))
         return
     rows = []
-    print(f"{'hours':>6} {'windows':>8} {'seconds':>8} {'/ floor':>8} {'peak MiB':>9} {'before':>7} {'speakers':>9}  wrong")
+    print(f"{'hours':>6} {'windows':>8} {'seconds':>8} {'/ floor':>8} {'peak MiB':>9} {'before':>7} speakers   wrong")
     for hours in given.hours:
         n = round(hours * PER_HOUR)
         options = ["--one", n, "--dimensions", given.dimensions, "--seed", given.seed]
@@ -92,7 +92,7 @@ def main() -> None:
         row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         rows.append({"hours": hours, "windows": n, **row})
         cells = f"{hours:6g} {n:8,} {row['seconds']:8.1f} {row['seconds'] / row['floor']:8.0f} {row['peak']:9.0f}"
-        print(f"{cells} {row['before']:7.0f} {row['speakers']:9} {100 * row['wrong']:5.2f} %", flush=True)
+        print(f"{cells} {row['before']:7.0f} {row['speakers']:8} {100 * row['wrong']:5.2f} %", flush=True)
     print(f"\nwritten: {save('diarization-', {'rows': rows}, given.out)}")
 
 

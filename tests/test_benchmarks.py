@@ -103,6 +103,14 @@ def test_the_memory_benchmark_runs():
     assert "recordings of 9 speakers x 6" in printed
 
 
+def test_the_benchmark_of_long_files_runs(tmp_path):
+    printed = run("benchmarks.diarization", "--hours", 0.05, 0.1, f"--out={tmp_path / 'out.json'}")
+    assert printed.splitlines()[2].split()[:2] == ["0.1", "1,440"]
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [row["windows"] for row in rows] == [720, 1440]
+    assert all(0 < row["before"] <= row["peak"] for row in rows)
+
+
 def test_the_clustering_benchmark_runs(tmp_path):
     printed = run("benchmarks.clustering", "--sessions=300", "--dimensions=150", f"--out={tmp_path / 'out.json'}")
     written = json.loads((tmp_path / "out.json").read_text())
