@@ -683,7 +683,7 @@ def test_what_is_refused():
         ({"must_link": [[0, 10**6]]}, "not to be clustered"),
         ({"cannot_link": [["a", "b"]]}, "not to be clustered|use one kind"),
         ({"cannot_link": [[0, 0]]}, "one session"),
-        ({"known": 3}, "must come from enroll"),
+        ({"known": 3}, "sides must come from enroll or from a file of sides, got int"),
     ]:
         with pytest.raises(DuopldaError, match=message):
             plda.cluster(X, session, **options)

@@ -384,7 +384,7 @@ def test_what_does_not_go_together(backend, models):
         scoring.score(backend, models, data(), trials=([0], [IDS[0]]), top=1)
     with pytest.raises(DuopldaError, match="enrolled by different models"):
         scoring.score(PLDA.from_parameters(np.zeros(8), np.eye(8), None, np.eye(8)), models, data())
-    with pytest.raises(DuopldaError, match="must come from enroll"):
+    with pytest.raises(DuopldaError, match="sides must come from enroll"):
         scoring.score(backend, X, data())
 
 

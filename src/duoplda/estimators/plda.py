@@ -405,9 +405,9 @@ class ScoresTrials(ABC):
     def check_sides(self, *both: Sides) -> None:
         """Refuse sides that another model enrolled, or that are not in one array library on one device."""
         check_is_fitted(self)
-        for name, side in zip(("enrolled", "tests"), both, strict=False):
+        for side in both:
             if not isinstance(side, Sides):
-                raise DuopldaError(f"{name} must come from enroll, got {type(side).__name__}")
+                raise DuopldaError(f"sides must come from enroll or from a file of sides, got {type(side).__name__}")
         places = [f"{type(side.gamma).__name__} on {side.gamma.device}" for side in both]
         if len(set(places)) > 1:
             where = ", ".join(places)
