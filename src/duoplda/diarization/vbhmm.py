@@ -126,8 +126,8 @@ def vb_hmm(
     X : (T, d) rows with within-class covariance I, in the order of time (`latent`)
     phi : (d,) between-class variances
     start : (T, S) first responsibilities (`smoothed`); each row sums to 1
-    Fa, Fb : the factor on the evidence of a row, and the one on the cost of a speaker; a smaller Fa and a larger Fb
-        give fewer speakers. The defaults are those of VBx's example
+    Fa, Fb : the factor on the evidence of a row, and the one on the cost of a speaker: a larger Fb gives fewer
+        speakers. The defaults are those of VBx's example
     loop : the probability to stay with the same speaker; with None or 0 rows are independent, as in pyannote 4
     max_iter : the largest number of iterations
     tol : iterations stop after the first that raises the lower bound by less than this, in nats
