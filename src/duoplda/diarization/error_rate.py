@@ -98,13 +98,13 @@ def der(
         raise DuopldaError(f"collar={collar!r} must be a number of seconds, from 0 on")
     names = _scored_files(hypothesis, reference, regions)
     nothing = np.empty(0, np.int64)
-    ours = rows_by_name(hypothesis.file)
-    theirs = rows_by_name(reference.file)
-    areas = {} if regions is None else rows_by_name(regions.file)
+    hypothesis_rows = rows_by_name(hypothesis.file)
+    reference_rows = rows_by_name(reference.file)
+    region_rows = {} if regions is None else rows_by_name(regions.file)
     files = {}
     for name in names:
-        area = None if regions is None else (regions.start[areas[name]], regions.end[areas[name]])
-        turns = hypothesis[ours.get(name, nothing)], reference[theirs.get(name, nothing)]
+        area = None if regions is None else (regions.start[region_rows[name]], regions.end[region_rows[name]])
+        turns = hypothesis[hypothesis_rows.get(name, nothing)], reference[reference_rows.get(name, nothing)]
         with error_prefix(f"file {printable(name)}"):
             files[name] = _file_errors(*turns, collar, skip_overlap, area)
     miss, false_alarm, confusion, total = np.sum([errors[:4] for errors in files.values()], axis=0).tolist()
@@ -132,14 +132,14 @@ def _file_errors(
     hypothesis: Turns, reference: Turns, collar: float, skip_overlap: bool, area: tuple[Floats, Floats] | None
 ) -> DiarizationErrors:
     """The errors of one file; `area` has the starts and ends of the scored time, or is None if all is scored."""
-    ours = _united(hypothesis)
-    truth = _united(reference)
-    edges = np.concatenate(truth[1:])
+    hypothesis_speech = _united(hypothesis)
+    reference_speech = _united(reference)
+    edges = np.concatenate(reference_speech[1:])
     near = (edges - collar, edges + collar) if collar else (edges[:0], edges[:0])
     area_ends = [] if area is None else list(area)
-    times = np.unique(np.concatenate([*ours[1:], edges, *near, *area_ends]))
-    R = _activity(truth, times)  # (S, I) speakers by stretches between neighbouring times
-    H = _activity(ours, times)
+    times = np.unique(np.concatenate([*hypothesis_speech[1:], edges, *near, *area_ends]))
+    R = _activity(reference_speech, times)  # (S, I) speakers by stretches between neighbouring times
+    H = _activity(hypothesis_speech, times)
     r = R.sum(axis=0)
     h = H.sum(axis=0)
     scored = ~_covered(times, *near)
@@ -164,28 +164,28 @@ def _united(turns: Turns) -> Speech:
     Turns without duration are left out.
     """
     spoken = turns[turns.end > turns.start]
-    who = np.unique(spoken.speaker.codes, return_inverse=True)[1]
-    order = np.lexsort((spoken.start, who))
-    who = who[order]
+    speaker = np.unique(spoken.speaker.codes, return_inverse=True)[1]
+    order = np.lexsort((spoken.start, speaker))
+    speaker = speaker[order]
     start = spoken.start[order]
-    if not len(who):
-        return who, start, start
+    if not len(speaker):
+        return speaker, start, start
     ends, rank = np.unique(spoken.end[order], return_inverse=True)
-    reach = ends[np.maximum.accumulate(who * len(ends) + rank) % len(ends)]  # the latest end so far of this speaker
-    first = np.concatenate(([True], (who[1:] != who[:-1]) | (start[1:] >= reach[:-1] - ROUNDING)))
-    return who[first], start[first], reach[np.append(np.flatnonzero(first)[1:] - 1, len(who) - 1)]
+    reach = ends[np.maximum.accumulate(speaker * len(ends) + rank) % len(ends)]  # the latest end so far of this speaker
+    first = np.concatenate(([True], (speaker[1:] != speaker[:-1]) | (start[1:] >= reach[:-1] - ROUNDING)))
+    return speaker[first], start[first], reach[np.append(np.flatnonzero(first)[1:] - 1, len(speaker) - 1)]
 
 
 def _activity(speech: Speech, times: Floats) -> csr_array:
     """(S, I) of 0 and 1: which speaker speaks in which of the I stretches between neighbouring `times`."""
-    who, start, end = speech
+    speaker, start, end = speech
     first = np.searchsorted(times, start)
     n = np.searchsorted(times, end) - first
     if n.sum() > MAX_CELLS:
         raise DuopldaError(f"too many turns overlap: {n.sum():,} pairs of a speaker and a stretch of time")
     stretch = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n) + np.repeat(first, n)
-    shape = (int(who.max(initial=-1)) + 1, max(len(times) - 1, 0))
-    activity = csr_array((np.ones(len(stretch), np.int64), (np.repeat(who, n), stretch)), shape)
+    shape = (int(speaker.max(initial=-1)) + 1, max(len(times) - 1, 0))
+    activity = csr_array((np.ones(len(stretch), np.int64), (np.repeat(speaker, n), stretch)), shape)
     activity.sum_duplicates()
     activity.data[:] = 1  # turns that touch may overlap by a rounding error
     return activity

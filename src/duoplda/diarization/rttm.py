@@ -221,8 +221,8 @@ def write_rttm(path: PathLike, turns: Turns, *, force: bool = False) -> None:
     duration = np.rint(ordered.end * 1e6) - start  # from the rounded end: a rounded duration could leave a gap
     columns = ordered.file.values.tolist(), start.tolist(), duration.tolist(), ordered.speaker.values
     lines = (
-        f"SPEAKER {file} 1 {micro / 1e6:.6f} {length / 1e6:.6f} <NA> <NA> {who} <NA> <NA>\n"
-        for file, micro, length, who in zip(*columns, strict=True)
+        f"SPEAKER {file} 1 {micro / 1e6:.6f} {length / 1e6:.6f} <NA> <NA> {name} <NA> <NA>\n"
+        for file, micro, length, name in zip(*columns, strict=True)
     )
     with atomic_path(path, force=force) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as out:
         out.writelines(lines)

@@ -41,8 +41,8 @@ Ints = NDArray[np.int64]
 class Diarized:
     """The result of `vb_hmm` for T rows, S speakers and d dimensions.
 
-    S is the number of speakers at the start. Those whom no row belongs to in the end are still in it, with a small
-    prior: count the speakers in `labels`.
+    S is the number of speakers at the start, and includes those whom the HMM has dropped. To count the speakers who are
+    left, count those in `labels`.
 
     >>> result = vb_hmm([[3.0], [3.1], [-3.0], [-2.9]], [9.0], smoothed([0, 0, 1, 1]), Fa=1, Fb=1)
     >>> result.responsibilities.shape, result.labels.tolist()

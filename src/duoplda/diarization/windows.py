@@ -122,8 +122,8 @@ def as_turns(segments: Segments, speaker: ArrayLike) -> Turns:
         files += [file] * len(parts[-1][0])
     if not parts:
         return Turns.of([], [], [], [])
-    start, end, who = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Turns.of(files, start, end - start, who)
+    start, end, names_of_turns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Turns.of(files, start, end - start, names_of_turns)
 
 
 def with_confidence(
