@@ -78,7 +78,7 @@ class HmmConstants(NamedTuple):
 
 
 def independent_share(start: Floats, end: Floats) -> float:
-    """As which share of an independent window each window of a file counts: min(1, 1.6 rho).
+    """How much each window of a file counts, if an independent window counts 1: min(1, 1.6 rho).
 
     rho is the share of the windows' time that is new (`new_share`). The correlation of neighbouring windows of one
     speaker falls faster than their overlap: where 5/6, 4/6 and 1/2 of the time is the same, correlations are .62, .42
@@ -128,8 +128,8 @@ class Diarizer:
     Fa, Fb, loop : the factor on the evidence, that on the cost of a speaker, and the probability to stay (see
         `vb_hmm`). None: with "ratios" the values that follow from the model and the file (`constants_of`), with "vbx"
         and "pyannote" those of VBx's example
-    discount : as which share of an independent window a window counts in "ratios" and in linking. None: the share that
-        follows from the times of the windows (`independent_share`)
+    discount : how much a window counts in "ratios" and in linking, if an independent window counts 1. None: the share
+        that follows from the times of the windows (`independent_share`)
     prior : for "ratios", the probability that two windows of a file are of one speaker; it is 1/4 if four people speak
         equally long
     n_speakers, min_speakers, max_speakers : the number of speakers of a file, or its limits, if they are known
@@ -192,7 +192,7 @@ class Diarizer:
         return low, high
 
     def share(self, start: Floats, end: Floats) -> float:
-        """As which share of an independent window each window of a file counts."""
+        """How much each window of a file counts, if an independent window counts 1."""
         return self.discount or independent_share(start, end)
 
     def __call__(
@@ -415,7 +415,7 @@ class _LocalSpeakers:
 
     segments: Segments
     Z: Floats  # (T, k) the windows after preprocessing
-    rho: Floats  # (T,) as which share of an independent window each counts
+    rho: Floats  # (T,) how much each window counts, if an independent one counts 1
     speaker: Ints  # (T,) the local speaker of each window
     cast: NDArray[np.str_]  # (S,) names of local speakers, such as "file-1"
     posteriors: dict[str, tuple[Ints, Floats]]  # file -> its speakers (K,), and their probabilities in its windows

@@ -94,7 +94,7 @@ def known_voices(
     heard : (n,) the local speakers. Each window is a session of its speaker, or all windows are one session
     known : the enrolled voices
     file : (n,) the files of local speakers; None: no two of them are of one file, and nothing is subtracted
-    discount : rho, as which share of an independent session a session of a local speaker counts: a number or (n,)
+    discount : rho, how much a session of a local speaker counts, if an independent one counts 1: a number or (n,)
     person : (n,) the people 0, 1, ... to whom local speakers are linked; None: each local speaker is a person
     prior : the probability that a person is one of the voices
     apart : if True, two people of one file are never the same voice; with `person`, no two people at all are

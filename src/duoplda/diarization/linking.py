@@ -47,7 +47,7 @@ def link_speakers(
     local : (n,) their local speakers, whose names must differ from file to file
     file : (n,) their files, if two speakers of one file must not be linked. With None they may be: this is how linking
         joins a speaker again whom diarisation has split
-    discount : rho, a number or (n,)
+    discount : rho, how much each segment counts, if an independent one counts 1: a number or (n,)
     segments_are : as for `Diarizer`
     prior : the probability that two local speakers are one person
 

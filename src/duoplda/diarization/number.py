@@ -6,18 +6,18 @@ the space of `latent` its mean is
     m_j = o + phi^1/2 y_s(j) + e_j,    o ~ N(0, I / 3),    y ~ N(0, I),    e_j ~ N(0, I / n_j)
 
 o is what all windows of a file have in common, such as the room and the channel. In the model it is part of the noise,
-whose variance is 1. On files with known speakers a third of the noise is common to the file; the rest is w, which is
-measured in each file. Windows of one group are not independent: N overlapping windows of one turn count as q = F_a N.
-Windows of one turn also share more (the words, the breath, the distance to the microphone) than windows of two turns,
-which still share the day. As for sessions of one occasion, the group therefore counts as
+whose variance is 1. On files with known speakers a third of the noise is common to the file; the variance w of the rest
+is measured in each file. Windows of one group are not independent. N overlapping windows of one turn count as
+q = F_a N. Windows of one turn also share more (the words, the breath, the distance to the microphone) than windows of
+two turns, which still share the day. As for sessions of one occasion, the group therefore counts as
 
     c = sum over turns of q / (1 + (q - 1) .3),    n = c / (w (1 + (c - 1) .05))
 
 so that a speaker who is heard in one turn is less certain than one who is heard for the same time in ten. The two
 shares .3 and .05 were chosen with a look at the conversations of `examples/diarization.py`: whole files keep the
 numbers of their speakers with any from .2 to .5 and from .02 to .05. In the prior each further speaker has a
-probability of 1 / (sum of q): the group that stands out is the most unusual among all windows, and most files have few
-speakers.
+probability of 1 / (sum of q): a group that stands out was picked as the most unusual among all windows, and most files
+have few speakers.
 """
 
 from __future__ import annotations
