@@ -325,7 +325,7 @@ def test_ids_may_say_where_segments_are(folder, tmp_path, point):
     assert (tmp_path / "y.rttm").read_text() == (tmp_path / "x.rttm").read_text()
     failed = duoplda(*typed, "--embeddings", folder / "x.npz", "--out", tmp_path / "z.rttm")
     assert failed.exit_code == 1
-    assert "72 ids of embeddings do not say `file-start-end`" in failed.stderr.replace("168", "72")
+    assert "72 ids of embeddings are not like `file-start-end`" in failed.stderr.replace("168", "72")
 
 
 @pytest.mark.parametrize("kind", ["rttm", "lab", "list"])

@@ -207,7 +207,7 @@ def test_what_is_wrong_is_said() -> None:
             der(truth, truth, collar=collar)
     with pytest.raises(DuopldaError, match="reference is empty"):
         der(made([]), made([]))
-    with pytest.raises(DuopldaError, match=r"no file of the reference has regions, which name 'g'"):
+    with pytest.raises(DuopldaError, match=r"no file of the reference is in the regions, which are for 'g'"):
         der(truth, truth, regions=Regions.of(["g"], [0], [1]))
     n = 9000
     crowd = Turns.of(["f"] * n, np.arange(n), np.full(n, 0.5), [f"s{i}" for i in range(n)])

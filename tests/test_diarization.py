@@ -437,7 +437,7 @@ def test_kinds_of_channels_are_linked():
         ({"n_speakers": 2, "max_speakers": 3}, "give either n_speakers, or min_speakers and max_speakers"),
         ({"min_speakers": 3, "max_speakers": 2}, "at least 3 and at most 2 speakers"),
         ({"n_speakers": 0}, "at least 0 and at most 0 speakers"),
-        ({"cannot_link_within": True}, "has a meaning only with link=True"),
+        ({"cannot_link_within": True}, "has an effect only with link=True"),
         ({"n_speakers": 9}, "file f: at least 9 speakers are asked for"),
     ],
 )
@@ -460,7 +460,7 @@ def test_wrong_data_are_named():
         (X[:, :5], segments, "5"),
         (X[:0], windows(0), "there are no segments"),
         (Recordings.from_arrays(X), segments, "have no ids"),
-        (Recordings.from_arrays(X, ids=np.arange(8)), segments, "have no ids, or numbers"),
+        (Recordings.from_arrays(X, ids=np.arange(8)), segments, "have no ids, or numbers as ids"),
         (Recordings.from_arrays(X, ids=[f"g{i}" for i in range(8)]), segments, "segments have no embedding: 'f0000'"),
         (
             Recordings.from_arrays(np.tile(X, (2, 1)), ids=np.tile(segments.ids, 2)),

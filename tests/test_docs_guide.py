@@ -15,7 +15,7 @@ from test_examples import ROOT
 GUIDE = ("sessions", "kinds", "shrinkage", "calibration", "court", "scale", "adaptation", "clustering")
 GUIDE += ("diarization", "normalization")
 NEW = ("index", "install", "guide", "sessions", "kinds", "shrinkage", "court", "scale", "contributing", "citing")
-NEW += ("audio",)
+NEW += ("audio", "diarization")
 SOURCES = ("results", "adaptation", "clustering", "normalization", "model", "choosing", "glossary")
 
 

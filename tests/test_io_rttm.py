@@ -105,7 +105,7 @@ def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
         (LINE.replace("0.50", "1_0"), "line 1: start '1_0'"),
         (LINE.replace("0.50", "<NA>"), "line 1: start '<NA>'"),
         (LINE.replace("ann", "<NA>"), "line 1: has no speaker"),
-        (";;\nTALKER" + LINE[7:], "line 2: type 'TALKER' is not one of RTTM"),
+        (";;\nTALKER" + LINE[7:], "line 2: 'TALKER' is not a type of RTTM lines"),
         (LINE + LINE.replace("f 1", "f 2"), "line 2: 'f' has a second channel"),
         (LINE.encode() + LINE.encode().replace(b"ann", b"\xff\xfe"), "line 2: .* is not UTF-8"),
         (LINE + LINE.replace("ann", "a\x1bn"), "line 2: the name .* control characters"),

@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_stream_is_named(stream):
     online = Online(plda)
     online.add(X[0], 3.0, 4.0)
     for window, message in (
-        ((X[1], 2.0, 5.0), "does not follow the windows before"),
+        ((X[1], 2.0, 5.0), "starts or ends earlier than the window before it"),
         ((X[1], 5.0, 5.0), "is empty"),
         ((X[1][:5], 5.0, 6.0), "5 dimensions"),
         ((X[1] * np.nan, 5.0, 6.0), "NaN"),

@@ -197,7 +197,7 @@ def test_a_long_recording_is_fast():
         ({"X": [1.0, 2.0]}, "must be a matrix"),
         ({"phi": [1.0]}, r"phi must have 2 between-class variances"),
         ({"phi": [1.0, -1.0]}, r"0 or more.*-1\.0"),
-        ({"start": np.ones((3, 1))}, r"a row for each of the 2 rows of X, it has shape \(3, 1\)"),
+        ({"start": np.ones((3, 1))}, r"a row for each of the 2 rows of X, but has shape \(3, 1\)"),
         ({"start": [[0.5, 0.5], [0.5, 0.6]]}, "sum to 1; rows 1 do not"),
         ({"start": [[0.5, 0.5], [np.nan, 0.6]]}, "sum to 1; rows 1 do not"),
         ({"Fa": 0}, "Fa=0 must be a positive number"),
@@ -288,7 +288,7 @@ def test_latent_space_has_the_covariances_that_it_promises():
     rows, phi = latent(X, model, 2)
     assert phi.tolist() == [3.0, 1.0]
     np.testing.assert_allclose(rows, ((X - model.mean) @ model.transform.T)[:, [1, 2]])
-    with pytest.raises(DuopldaError, match="2 dimensions, the model has 3"):
+    with pytest.raises(DuopldaError, match="2 dimensions, the model 3"):
         latent(X[:, :2], model)
     with pytest.raises(DuopldaError, match="n_dimensions=4"):
         latent(X, model, 4)

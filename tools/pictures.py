@@ -1,10 +1,11 @@
-"""Draw the pictures of the pages: a result and a report on it, light and dark, and the page of a case.
+"""Draw the pictures of the pages: a result and a report on it, light and dark, the page of a case, and turns.
 
     python tools/pictures.py            writes docs/_static/copies-*.svg, and the *.webp where there is Chromium
 
 The result is that of examples/copies_are_not_sessions.py: Cllr against the number of copies on each side of a trial.
 The report is the page that `duoplda report` writes on the same trials with five copies; the case is that of the
-gallery (examples/gallery/plot_case.py).
+gallery (examples/gallery/plot_case.py). The turns are those of a drawn meeting, on the page that
+`duoplda diarize --report` writes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 from copies_are_not_sessions import Trials, trials  # noqa: E402
 
+from duoplda import PLDA  # noqa: E402
+from duoplda.diarization import Segments, diarize  # noqa: E402
+from duoplda.io import Coded  # noqa: E402
 from duoplda.metrics import cllr  # noqa: E402
-from duoplda.report import write_case_report, write_report  # noqa: E402
+from duoplda.report import write_case_report, write_diarization_report, write_report  # noqa: E402
 
 COPIES = range(1, 11)
 # For each system: its name in the picture, its colours on white and on black (as in the report), and its mark.
@@ -107,8 +111,33 @@ def case_of_the_gallery(path: Path) -> None:
     write_case_report(path, runpy.run_path(str(ROOT / "examples/gallery/plot_case.py"))["record"])
 
 
-def photographed(page: Path, folder: Path, pictures: dict[str, str], scale: float = 1) -> None:
-    """Write the top of a page, up to the end of its first section, as pictures: their names, and their schemes."""
+def turns_of_a_meeting(path: Path) -> None:
+    """Write the report on the turns of a drawn meeting of four people, of whom two are known voices."""
+    rng = np.random.default_rng(0)
+    d = 12
+    plda = PLDA.from_parameters(np.zeros(d), np.eye(d), None, np.eye(d))
+    voices = rng.normal(size=(4, d))
+    begin = np.arange(0.0, 300.0, 1.5)
+    windows_of_turn = rng.integers(1, 12, size=len(begin))
+    speaker_of_turn = np.cumsum(rng.integers(1, 4, size=len(begin))) % 4  # nobody follows himself
+    speaker = np.repeat(speaker_of_turn, windows_of_turn)[: len(begin)]
+    X = voices[speaker] + rng.normal(size=(len(begin), d))
+    ids = np.array([f"meeting-{t:g}-{t + 1.5:g}" for t in begin])
+    windows = Segments(ids, Coded.of(["meeting"] * len(begin)), begin, begin + 1.5)
+    enrolled = np.repeat([0, 1], 3)
+    known = plda.enroll(voices[enrolled] + rng.normal(size=(6, d)), np.array(["Ann", "Bob"])[enrolled])
+    numbers: dict[str, dict[int, float]] = {}
+    turns = diarize(plda, X, windows, known=known, told=lambda file, found: numbers.update({file: found.numbers}))
+    write_diarization_report(path, turns, numbers=numbers, most=4)
+
+
+def photographed(
+    page: Path, folder: Path, pictures: dict[str, str], scale: float = 1, section: str | None = None
+) -> None:
+    """Write a section of a page as pictures: their names, and their schemes.
+
+    The section is given by its id; without it, it is the top of the page, up to the end of the first section.
+    """
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -123,8 +152,11 @@ def photographed(page: Path, folder: Path, pictures: dict[str, str], scale: floa
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
             browser.get(page.as_uri())
-            bottom = browser.execute_script("return document.querySelector('section').getBoundingClientRect().bottom")
-            clip = {"x": 0, "y": 0, "width": size["width"], "height": bottom + 16, "scale": scale}
+            place = "return document.querySelector(arguments[0]).getBoundingClientRect()"
+            box = browser.execute_script(place, f"section#{section}" if section else "section")
+            top = box["top"] - 16 if section else 0
+            bottom = box["bottom"] + 16
+            clip = {"x": 0, "y": top, "width": size["width"], "height": bottom - top, "scale": scale}
             form = {"format": "webp", "quality": 70, "captureBeyondViewport": True, "clip": clip}
             picture = browser.execute_cdp_cmd("Page.captureScreenshot", form)["data"]
             (folder / name).write_bytes(base64.b64decode(picture))
@@ -140,11 +172,13 @@ def main() -> None:
         (folder / f"copies-{scheme}.svg").write_text(drawn(values, scheme), encoding="utf-8")
     if shutil.which("chromium") and shutil.which("chromedriver"):
         with tempfile.TemporaryDirectory() as temporary:
-            report, case = Path(temporary, "report.html"), Path(temporary, "case.html")
+            report, case, turns = (Path(temporary, f"{name}.html") for name in ("report", "case", "turns"))
             report_of(results[COPIES.index(5)], report)
             case_of_the_gallery(case)
+            turns_of_a_meeting(turns)
             photographed(report, folder, {f"report-{scheme}.webp": scheme for scheme in SCHEMES})
             photographed(case, folder, {"case.webp": "light"}, scale=0.75)
+            photographed(turns, folder, {"turns.webp": "light"}, scale=0.8, section="timelines")
     else:
         print("no Chromium here: the pictures of the pages stay as they are", file=sys.stderr)
 

@@ -12,13 +12,13 @@ duoplda diarize --model model.safetensors --embeddings x.ark --segments x.seg --
 
 
 def diarize(run: Run) -> None:
-    """Find who speaks when: segments of files are given to speakers, and joined to turns.
+    """Find who speaks when: assign segments of files to speakers, and join them to turns.
 
-    First labels come from exact likelihood ratios (or as VBx or pyannote finds them), then the HMM of VBx finds
-    speakers and changes. The number of speakers may be wrong: give --speakers if you know it. If sessions were
-    utterances in training, each segment is a session; if sessions were files, the segments of a speaker in one file
-    are recordings of one session. Speakers are named after their file; with --link, a speaker of several files has one
-    name. Those of --speakers-known keep their names.
+    First labels are found by exact likelihood ratios (or as in VBx or pyannote). From them VBx's HMM finds the speakers
+    and their changes. The number of speakers may be wrong: give --speakers if you know it. If sessions were utterances
+    in training, each segment is a session; if sessions were files, the segments of a speaker in one file are recordings
+    of one session. Speakers are named after their file. With --link a speaker of several files has the same name in all
+    of them. Speakers who are one of --speakers-known or --registry get that name.
     """
     counts = run("reading embeddings")
     if run.json:

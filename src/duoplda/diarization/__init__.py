@@ -1,8 +1,9 @@
 """Who speaks when: from embeddings of the windows of audio files to the turns of speakers.
 
-The embeddings, and the choice of what is speech, come from `duoplda.audio` or from another tool. `diarize` gives every
-window to one speaker and joins windows to turns; where regions of overlap are given, a second speaker is added there.
-`der` measures turns against a reference. RTTM, UEM and segment files are read and written here.
+The embeddings, and the decision what is speech, come from `duoplda.audio` or from another tool. `diarize` assigns each
+window to one speaker and joins windows to turns. If it is given the regions where speech overlaps, it adds a second
+speaker there. `der` compares turns with a reference. Files of turns (RTTM), scored regions (UEM) and segments are read
+and written here.
 """
 
 from duoplda.diarization.chunks import diarize_chunks

@@ -1,8 +1,8 @@
-"""Local speakers of the chunks of a file, as pyannote's segmentation finds them: who they are, and the turns they make.
+"""Turns from the local speakers of chunks, as pyannote's segmentation finds them.
 
-A network looks at chunks of a file (10 s every second), and says in which frames each of up to S local speakers is
-active; an embedding of each local speaker comes from the frames in which they are. Local speakers of one chunk are
-different people and may speak at once, so that turns overlap.
+A network takes overlapping chunks of a file (10 s every second), and says in which frames of a chunk each of up to S
+local speakers is active. The embedding of a local speaker comes from the frames in which that speaker is active. Local
+speakers of one chunk are different people and may speak at the same time, so turns can overlap.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ def diarize_chunks(
     threshold: float = 0.5,
     **options: Any,
 ) -> Turns:
-    """Who speaks when, from the local speakers of chunks: overlapped speech goes to two speakers.
+    """Find who speaks when from the local speakers of chunks; overlapped speech gets two speakers.
 
-    Local speakers are clustered as pyannote 4 does (its start, and the model of VBx without the order of time), unless
-    `options` say otherwise; two of one chunk are two people.
+    Use it if you have the output of a segmentation network, and `diarize` if you have windows. Local speakers are
+    clustered as in pyannote 4 (with its first labels, and VBx's model without the order of time), unless `options` say
+    otherwise. Two local speakers of one chunk are always two people. Local speakers who are never active, or have no
+    embedding, are left out.
 
     Parameters
     ----------
-    model : the chain, or the PLDA
-    embeddings : (C, S, d) of S local speakers in each of C chunks; NaN where there is none
+    model : the `Backend`, or a `PLDA` for embeddings that need no preprocessing
+    embeddings : (C, S, d) embeddings of S local speakers in each of C chunks; NaN where a chunk has fewer
     activity, step, duration, file, threshold : as for `turns_of_chunks`
     options : parameters of `Diarizer`
 
-    Local speakers who are active nowhere, or have no embedding, are nobody.
-
+    Example
+    -------
     >>> plda = PLDA.from_parameters(np.zeros(2), 5 * np.eye(2), None, np.eye(2))
     >>> X = [[[9.0, 1.0], [-3.0, 7.0]], [[-2.5, 6.5], [9.2, 0.8]]]
     >>> activity = np.zeros((2, 4, 2))
@@ -58,14 +60,15 @@ def diarize_chunks(
     X = np.asarray(embeddings, float)
     A = np.asarray(activity, float)
     if X.ndim != 3 or A.ndim != 3 or X.shape[:2] != (A.shape[0], A.shape[2]):
-        raise DuopldaError(f"embeddings of shape {X.shape} and activity {A.shape}: give (C, S, d) and (C, F, S)")
+        cause = f"embeddings of shape {X.shape} and activity of shape {A.shape}"
+        raise DuopldaError(f"{cause}: give (C, S, d) and (C, F, S)")
     active = (threshold < A).any(axis=1) & np.isfinite(X).all(axis=2)
     chunk, local = np.nonzero(active)
     if not len(chunk):
-        raise DuopldaError("no local speaker is active and has an embedding: is the threshold too high?")
+        raise DuopldaError("no local speaker is active and has an embedding; is the threshold too high?")
     chain = chain_of(model)
-    usual: dict[str, Any] = {"start": "pyannote", "refine": "gmm", "Fa": 0.07, "Fb": 0.8}  # of pyannote 4
-    diarizer = Diarizer(**(usual | options))
+    defaults: dict[str, Any] = {"start": "pyannote", "refine": "gmm", "Fa": 0.07, "Fb": 0.8}  # those of pyannote 4
+    diarizer = Diarizer(**(defaults | options))
     diagonal, _ = chain.collapsed(one_session=diarizer.segments_are == "recordings")
     rows = X[chunk, local]
     begin = (chunk * step).astype(np.float64)
@@ -77,18 +80,23 @@ def diarize_chunks(
 def turns_of_chunks(
     activity: ArrayLike, speaker: ArrayLike, *, step: float, duration: float, file: str = "file", threshold: float = 0.5
 ) -> Turns:
-    """The turns of a file whose chunks have local speakers, in the way of pyannote's pipelines; they may overlap.
+    """The turns of a file from the local speakers of its chunks, as pyannote's pipelines make them; turns may overlap.
 
-    In each frame as many speakers speak as the chunks that hold it have active local speakers, on average and rounded;
-    they are those with the largest sum of activities.
+    The number of people who speak in a frame is the number of local speakers who are active in it, averaged over the
+    chunks that contain the frame and rounded. The speakers with the largest sums of activities are taken.
 
     Parameters
     ----------
-    activity : (C, F, S) of S local speakers in F frames of each chunk, from 0 to 1, as of pyannote's segmentation
-    speaker : (C, S) the number of each local speaker, 0, 1, ..., -1 for nobody (`speakers_of_chunks`)
-    step, duration : seconds from one chunk to the next, and of a chunk
-    threshold : above which a local speaker is active
+    activity : (C, F, S) how active each of S local speakers is in the F frames of a chunk, from 0 to 1, as pyannote's
+        segmentation gives it
+    speaker : (C, S) which speaker of the file, 0, 1, ..., each local speaker is, and -1 where there is none
+        (`speakers_of_chunks`)
+    step, duration : seconds from the start of one chunk to that of the next, and the length of a chunk in seconds
+    file : the name of the file
+    threshold : a local speaker with an activity above this is active
 
+    Example
+    -------
     >>> activity = np.zeros((1, 4, 2))
     >>> activity[0, :3, 0] = activity[0, 2:, 1] = 1
     >>> turns = turns_of_chunks(activity, [[0, 1]], step=1, duration=4)
@@ -96,24 +104,25 @@ def turns_of_chunks(
     [('file-1', 0.0, 3.0), ('file-2', 2.0, 4.0)]
     """
     A = np.asarray(activity, float)
-    who = np.asarray(speaker)
-    if A.ndim != 3 or who.shape != (A.shape[0], A.shape[2]) or not np.isfinite(A).all():
-        raise DuopldaError(f"activity of shape {A.shape} and speakers {who.shape}: give (C, F, S) numbers and (C, S)")
+    codes = np.asarray(speaker)
+    if A.ndim != 3 or codes.shape != (A.shape[0], A.shape[2]) or not np.isfinite(A).all():
+        cause = f"activity of shape {A.shape} and speakers of shape {codes.shape}"
+        raise DuopldaError(f"{cause}: give (C, F, S) finite numbers and (C, S)")
     C, F, _ = A.shape
     frame = duration / F
     first = np.rint(np.arange(C) * step / frame).astype(int)
     n = int(first[-1]) + F
-    K = int(who.max()) + 1
-    heard = np.zeros(n)
-    count = np.zeros(n)
+    K = int(codes.max()) + 1
+    n_chunks = np.zeros(n)  # that contain a frame
+    n_active = np.zeros(n)  # local speakers in all of these chunks
     total = np.zeros((n, K))
     for c in range(C):
         rows = slice(int(first[c]), int(first[c]) + F)
-        heard[rows] += 1
-        count[rows] += (A[c] > threshold).sum(axis=1)
-        for k in np.unique(who[c][who[c] >= 0]).tolist():
-            total[rows, k] += A[c][:, who[c] == k].max(axis=1)
-    speaking = np.rint(count / np.maximum(heard, 1)).astype(int)
+        n_chunks[rows] += 1
+        n_active[rows] += (A[c] > threshold).sum(axis=1)
+        for k in np.unique(codes[c][codes[c] >= 0]).tolist():
+            total[rows, k] += A[c][:, codes[c] == k].max(axis=1)
+    speaking = np.rint(n_active / np.maximum(n_chunks, 1)).astype(int)
     rank = np.argsort(np.argsort(-total, axis=1, kind="stable"), axis=1)
     active = (rank < speaking[:, None]) & (total > 0)
     columns: list[tuple[str, float, float, str]] = []
@@ -128,13 +137,18 @@ def turns_of_chunks(
 def speakers_of_chunks(
     posterior: ArrayLike, chunk: ArrayLike, local: ArrayLike, shape: tuple[int, int]
 ) -> NDArray[Any]:
-    """(C, S) the speaker of each local speaker, where two of one chunk are two people; -1 where there is none.
+    """(C, S) the speaker that each local speaker is, such that two of one chunk are two people; -1 where there is none.
+
+    Within a chunk, local speakers are matched with speakers such that the sum of their probabilities is largest.
 
     Parameters
     ----------
-    posterior : (n, K) of the speakers of n local speakers
-    chunk, local : (n,) which these are: their chunks, and their numbers there
+    posterior : (n, K) the probability that each of n local speakers is each of K speakers
+    chunk, local : (n,) the chunks of the local speakers, and their columns 0, 1, ..., S - 1 there
+    shape : (C, S), the number of chunks and the largest number of local speakers in a chunk
 
+    Example
+    -------
     >>> speakers_of_chunks([[0.9, 0.1], [0.8, 0.2]], [0, 0], [0, 1], (1, 3)).tolist()
     [[0, 1, -1]]
     """
@@ -144,6 +158,6 @@ def speakers_of_chunks(
     speaker = np.full(shape, -1)
     for c in np.unique(chunk).tolist():
         rows = np.flatnonzero(chunk == c)
-        mine, theirs = linear_sum_assignment(-P[rows])
-        speaker[c, local[rows[mine]]] = theirs
+        matched, match = linear_sum_assignment(-P[rows])
+        speaker[c, local[rows[matched]]] = match
     return speaker

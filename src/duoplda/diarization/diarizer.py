@@ -1,17 +1,18 @@
-"""Who speaks when: the windows of each file become turns of its speakers, and speakers are linked across files.
+"""Diarisation as a whole: from the windows of each file to the turns of its speakers, who can be linked across files.
 
-A file's windows go through the chain (`Backend.transform`) into the space where windows of one speaker differ by I and
-speakers by diag(phi) (`latent`). There they get their first labels, from which `vb_hmm` finds speakers and changes;
-windows of one speaker that follow each other become a turn.
+The windows of a file go through the preprocessing of the model (`Backend.transform`), and then into the space where
+windows of one speaker have the covariance I, and the means of speakers the covariance diag(phi) (`latent`). There they
+get first labels, from which `vb_hmm` finds speakers and changes. Windows of one speaker that follow each other become a
+turn.
 
-Which covariances I and diag(phi) stand for depends on what the sessions of the training data were:
+Which covariances I and diag(phi) stand for depends on what a session was in the training data:
 
     segments are sessions      speakers differ by VV',         segments by UU' + W^-1
     segments are recordings    speakers differ by VV' + UU',   segments by W^-1
 
-Windows that overlap repeat each other: a window counts as a share ("discount") of an independent one, for the evidence
-and for the prior. Unless the user sets it, it follows from the share of the windows' time that is new
-(`independent_share`), and so do the other numbers that a file and a model determine (`constants_of`).
+Windows that overlap repeat each other, so a window counts as a share (`discount`) of an independent window, for the
+evidence and for the prior. Unless the user sets this share, it follows from the share of the windows' time that is new
+(`independent_share`). The constants of the HMM follow from the model and the file (`constants_of`).
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ from duoplda.estimators.scoring import chain_of
 from duoplda.io import DiagonalModel
 from duoplda.trials.sides import Sides
 
-SMOOTHING = {"ratios": 5.0, "vbx": 5.0, "pyannote": 7.0}  # start -> `amount` of `smoothed`, as VBx and pyannote have it
+SMOOTHING = {"ratios": 5.0, "vbx": 5.0, "pyannote": 7.0}  # start -> `amount` of `smoothed`; those of VBx and pyannote
 
 
 class Labelled(NamedTuple):
-    """What was found in one file of T windows, with S speakers who are numbered in the order in which they first speak.
+    """The speakers of one file with T windows and S speakers, numbered in the order in which they first speak.
 
-    `labels` (T,) are the speakers of windows, `posterior` (T, S) their probabilities, `numbers` the probability of each
-    number of speakers, and `first` how many speakers the first labels had.
+    `labels` (T,) has the speaker of each window, `posterior` (T, S) the probabilities of all speakers in it, `numbers`
+    the probability of each number of speakers, and `first` the number of speakers that the first labels had.
     """
 
     labels: Ints
@@ -69,7 +70,7 @@ class Labelled(NamedTuple):
 
 
 class HmmConstants(NamedTuple):
-    """The numbers of the HMM for one file: see `vb_hmm`."""
+    """The constants of the HMM for one file (see `vb_hmm`)."""
 
     Fa: float
     Fb: float
@@ -77,10 +78,10 @@ class HmmConstants(NamedTuple):
 
 
 def independent_share(start: Floats, end: Floats) -> float:
-    """The share of an independent window that each window of a file counts for: min(1, 1.6 rho).
+    """How much each window of a file counts, if an independent window counts 1: min(1, 1.6 rho).
 
-    rho is the share of the windows' time that is new (`new_share`). What neighbouring windows of one speaker have in
-    common falls faster than their overlap: where 5/6, 4/6 and 1/2 of the time is the same, correlations are .62, .42
+    rho is the share of the windows' time that is new (`new_share`). The correlation of neighbouring windows of one
+    speaker falls faster than their overlap: where 5/6, 4/6 and 1/2 of the time is the same, correlations are .62, .42
     and .25, and 1 / (1 + 2 sum of correlations) is about 1.6 rho.
 
     >>> round(independent_share(np.arange(0.0, 300.0, 0.25), np.arange(0.0, 300.0, 0.25) + 1.5), 2)
@@ -90,13 +91,13 @@ def independent_share(start: Floats, end: Floats) -> float:
 
 
 def constants_of(phi: Floats, start: Floats, end: Floats) -> HmmConstants:
-    """The numbers of the HMM that follow from a model and from the windows of a file.
+    """The constants of the HMM that follow from a model and from the windows of a file.
 
         F_a = min(1, 1.6 rho),    F_b = max(1, sum(phi) / 10 min(1, (T / 250 s)^1/2)),    loop = exp(-hop / 2.4 s)
 
-    T is the time that windows cover, hop is T / (their number), and F_a `independent_share`. F_b / F_a windows say as
-    much of a speaker as one that is independent; longer files have more that is not. With VBx's own model this is .29
-    and 16.6 on its example, whose published values are .3 and 17.
+    T is the time that the windows cover, hop is T / (number of windows), and F_a is `independent_share`. About a
+    speaker, F_b / F_a windows say as much as one independent window; the longer a file, the more of its windows are
+    dependent. With VBx's own model and example F_a is .29 and F_b 16.6, where VBx published .3 and 17.
 
     >>> begin = np.arange(0.0, 300.0, 0.25)
     >>> Fa, Fb, loop = constants_of(np.full(100, 0.6), begin, begin + 1.5)
@@ -110,27 +111,32 @@ def constants_of(phi: Floats, start: Floats, end: Floats) -> HmmConstants:
 
 @dataclass(frozen=True, eq=False)
 class Diarizer:
-    """How the windows of one file are given to speakers: the options of `diarize`, checked once.
+    """Finds the speakers of the windows of one file: the options of `diarize`, checked once.
+
+    By default the constants follow from the model and the file. Set them only if you can measure on files whose
+    speakers you know. The number of speakers is worth giving wherever it is known.
 
     Parameters
     ----------
     start : how the first labels are found.
         "ratios": runs of windows, as long as one window, are merged by exact likelihood ratios while the posterior of
         the partition rises (`PLDA.cluster`); the mean of the file is subtracted for this step. "vbx": by cosines and
-        average linkage, as VBx does. "pyannote": by the distances of centroids of the embeddings before any
-        preprocessing, as pyannote 4 does
+        average linkage, as in VBx. "pyannote": by the distances of centroids of the embeddings before any
+        preprocessing, as in pyannote 4
     refine : how the first labels are improved. "vbx": by the HMM; "gmm": by the same model without the order of time,
         as in pyannote 4; None: not at all
-    Fa, Fb, loop : scale of the evidence, cost of a speaker and probability to stay (see `vb_hmm`); None: those that
-        follow from the model and the file (`constants_of`), or with "vbx" and "pyannote" those of VBx's example
-    discount : the share of an independent window that a window counts for in "ratios" and in linking; None: the one
+    Fa, Fb, loop : the factor on the evidence, that on the cost of a speaker, and the probability to stay (see
+        `vb_hmm`). None: with "ratios" the values that follow from the model and the file (`constants_of`), with "vbx"
+        and "pyannote" those of VBx's example
+    discount : how much a window counts in "ratios" and in linking, if an independent window counts 1. None: the share
         that follows from the times of the windows (`independent_share`)
-    prior : for "ratios", the probability that two windows of a file are of one speaker, such as 1/4 where four people
-        speak equally long
-    n_speakers, min_speakers, max_speakers : how many speakers a file has, if that is known
-    segments_are : "sessions" or "recordings", what a segment of a file was in training
-    n_dimensions : use only the dimensions in which speakers differ most; None: all
-    bias : for "vbx", added to the threshold that is found on the file (VBx's `--threshold`)
+    prior : for "ratios", the probability that two windows of a file are of one speaker; it is 1/4 if four people speak
+        equally long
+    n_speakers, min_speakers, max_speakers : the number of speakers of a file, or its limits, if they are known
+    segments_are : "sessions" or "recordings": what a segment of a file is in the terms of the training data. The wrong
+        choice can be very costly
+    n_dimensions : the number of dimensions that are used, those in which speakers differ most; None: all
+    bias : for "vbx", is added to the threshold that is found on the file (VBx's `--threshold`)
     threshold : for "pyannote", the distance up to which clusters merge
 
     Example
@@ -174,11 +180,11 @@ class Diarizer:
             raise DuopldaError("give either n_speakers, or min_speakers and max_speakers")
         low, high = self.limits
         if not 1 <= low <= high:
-            raise DuopldaError(f"at least {low} and at most {high} speakers: both must be 1 or more, in this order")
+            raise DuopldaError(f"at least {low} and at most {high} speakers: give 1 or more, the smaller number first")
 
     @property
     def limits(self) -> tuple[int, float]:
-        """The fewest and the most speakers of a file."""
+        """The smallest and the largest number of speakers that a file may have."""
         if self.n_speakers is not None:
             return self.n_speakers, self.n_speakers
         low = 1 if self.min_speakers is None else self.min_speakers
@@ -186,24 +192,24 @@ class Diarizer:
         return low, high
 
     def share(self, start: Floats, end: Floats) -> float:
-        """The share of an independent window that each window of a file counts for."""
+        """How much each window of a file counts, if an independent window counts 1."""
         return self.discount or independent_share(start, end)
 
     def __call__(
         self, model: DiagonalModel, Z: Array, X: Array, start: Floats, end: Floats, first: ArrayLike | None = None
     ) -> Labelled:
-        """The speakers of the windows of one file, which are in the order of time.
+        """Find the speakers of the windows of one file, which must be in the order of time.
 
-        If the first labels have fewer speakers than they must have, "ratios" finds others. If the HMM leaves too few,
-        it is run again with half the cost `Fb` of a speaker, and so on; if that does not help, the first labels are
-        the answer. Speakers who are left are merged while that is more probable than not (`number.merges`), or until
-        there are no more than allowed, and the HMM starts again from these.
+        If the first labels have fewer speakers than `limits` allow, they are replaced by those of "ratios". If the HMM
+        leaves too few, it is run again with half the cost `Fb` of a speaker, and so on; if no cost is low enough, the
+        first labels are the result. With "ratios", the speakers who are left are merged while that is more probable
+        than not (`number.merges`), or until there are no more than allowed, and the HMM starts again from these.
 
         Parameters
         ----------
-        model : the first of the two that `Backend.collapsed` gives
-        Z, X : (T, k), (T, d) windows after preprocessing, and before it
-        start, end : (T,) of the windows, in seconds
+        model : the model without a session level, the first result of `Backend.collapsed`
+        Z, X : (T, k), (T, d) the windows after preprocessing, and before it
+        start, end : (T,) the times of the windows in seconds
         first : (T,) first labels, instead of those that `start` finds
         """
         rows, phi = latent(Z, model, self.n_dimensions)
@@ -229,14 +235,15 @@ class Diarizer:
     def _first_labels(
         self, rows: Floats, phi: Floats, Z: Array, X: Array, start: Floats, end: Floats, how: str | None = None
     ) -> Ints:
-        """(T,) the first labels, found as `start` says, or as `how` does."""
+        """(T,) the first labels, found as `how` says, or as `start` does if `how` is None."""
         how = how or self.start
         if how == "vbx":
             return cosine_labels(Z, self.bias)
         if how == "pyannote":
             return centroid_labels(X, self.threshold)
         low = self.limits[0]
-        # A run covers about the time of one window. Single windows would snowball: all of a file share an offset.
+        # A run covers about the time of one window. With single windows, merging snowballs into one cluster, because
+        # all windows of a file share an offset.
         run = runs(start, end, max(1, round(1 / new_share(start, end))))
         if run[-1] + 1 < low:
             run = np.arange(len(rows))
@@ -244,20 +251,20 @@ class Diarizer:
         return ratio_labels(rows - rows.mean(axis=0), phi, share, self.prior, run, min_speakers=low)[run]
 
     def _constants(self, phi: Floats, start: Floats, end: Floats) -> HmmConstants:
-        """The numbers of the HMM: those that are given, and the others from the model and the file."""
-        published = HmmConstants(Fa=0.3, Fb=17.0, loop=0.99)  # of VBx's example
+        """The constants of the HMM: those that the user gave, and defaults for the others."""
+        published = HmmConstants(Fa=0.3, Fb=17.0, loop=0.99)  # in VBx's example
         default = constants_of(phi, start, end) if self.start == "ratios" else published
         values = (self.Fa, self.Fb, self.loop)
         return HmmConstants(*(usual if value is None else value for value, usual in zip(values, default, strict=True)))
 
     def _hmm(self, rows: Floats, phi: Floats, labels: Ints, constants: HmmConstants) -> Diarized:
-        """The HMM, or the mixture, that starts from labels."""
+        """The result of the HMM, or of the mixture, that starts from labels."""
         loop = constants.loop if self.refine == "vbx" else None
         return vb_hmm(rows, phi, smoothed(labels, SMOOTHING[self.start]), Fa=constants.Fa, Fb=constants.Fb, loop=loop)
 
     def _refined(self, rows: Floats, phi: Floats, labels: Ints, constants: HmmConstants) -> Floats:
-        """(T, S) posteriors of the HMM that starts from labels; the labels themselves if it drops too many."""
-        for halvings in range(13):  # a speaker then costs Fb / 4096, next to nothing
+        """(T, S) posteriors of the HMM that starts from labels; if it drops too many speakers, 1 for each label."""
+        for halvings in range(13):  # in the end a speaker costs Fb / 4096, next to nothing
             cheaper = constants._replace(Fb=constants.Fb / 2**halvings)
             refined = self._hmm(rows, phi, labels, cheaper)
             if len(np.unique(refined.labels)) >= self.limits[0]:
@@ -268,7 +275,7 @@ class Diarizer:
     def _settled(
         self, rows: Floats, phi: Floats, posterior: Floats, constants: HmmConstants
     ) -> tuple[Floats, dict[int, float]]:
-        """Posteriors after those who are one speaker were merged, and the probabilities of the numbers of speakers."""
+        """Posteriors after merging speakers who are probably one, and the probability of each number of speakers."""
         codes = numbered(posterior.argmax(axis=1))
         steps = merges(*groups_of(rows, phi, codes, constants.Fa), phi, prior=1 / max(2.0, constants.Fa * len(rows)))
         numbers = number_posterior(steps, *self.limits)
@@ -277,14 +284,14 @@ class Diarizer:
         if best > codes.max():
             return posterior, numbers
         merged = next(step.speaker for step in steps if len(np.unique(step.speaker)) == best)[codes]
-        if best < natural:  # fewer than there seem to be: the HMM says whom it can do without, if it can
+        if best < natural:  # fewer are allowed than there seem to be: if it can, the HMM drops some
             labels = self._dropped(rows, phi, codes, constants, best)
             merged = merged if labels is None else labels
         return self._refined(rows, phi, merged, constants), numbers
 
     def _dropped(self, rows: Floats, phi: Floats, labels: Ints, constants: HmmConstants, n: int) -> Ints | None:
-        """The labels of the HMM with n speakers, if there is a cost of a speaker at which it leaves so many."""
-        for eighths in range(1, 25):  # up to eight times the cost
+        """Labels of the HMM with n speakers; None if no cost of a speaker was found at which it leaves n."""
+        for eighths in range(1, 25):  # up to eight times the cost, by factors of 2^(1/8)
             dropped = self._hmm(rows, phi, labels, constants._replace(Fb=constants.Fb * 2 ** (eighths / 8))).labels
             if (left := len(np.unique(dropped))) <= n:
                 return dropped if left == n else None
@@ -292,16 +299,17 @@ class Diarizer:
 
 
 def _spread(speaker: Ints, file: Ints, n_windows: float) -> domain.Spread:
-    """How many speakers, files and independent windows the mean of all windows is of.
+    """The numbers of speakers, of sessions and of independent windows over which the mean of all windows is taken.
 
-    A file has a room and a line, so it is one session; who speaks in several files may be the same few people.
+    The windows of a file share a room and a line, so a file counts as one session. The speakers of several files may be
+    the same few people, so only as many count as a file has on average.
     """
     in_files = domain.Spread.of(speaker).n_speakers / domain.Spread.of(file).n_speakers
     return domain.Spread(max(1.0, in_files), domain.Spread.of(file).n_speakers, n_windows)
 
 
 def _labelled(posterior: Floats, numbers: dict[int, float], n_first: int) -> Labelled:
-    """Speakers to whom no window goes are left out, and the others are numbered in the order in which they come."""
+    """The result for one file: speakers without a window are left out, the others numbered as they first speak."""
     winner = posterior.argmax(axis=1)
     labels = numbered(winner)
     columns = winner[np.unique(labels, return_index=True)[1]]
@@ -326,36 +334,37 @@ def diarize(
     unlisted: OnMissing | None = None,
     **options: Any,
 ) -> Diarization:
-    """Find who speaks when in each file, and how sure that is.
+    """Find who speaks when in each file, and how certain that is.
 
-    Windows that are far from the training data give a `DomainWarning` (see `duoplda.estimators.domain`).
-    Each window goes to one speaker; with `overlap`, a second one speaks where two do. The number of speakers is found,
-    and on a single file it can be wrong: pass `n_speakers` where it is known. The embeddings of all segments are held
-    in memory.
+    The number of speakers is found. On a single file it can be wrong: give `n_speakers` if you know it. Each window is
+    assigned to one speaker, so that the second speaker of overlapped speech is missed unless `overlap` says where two
+    people speak. Expect errors in the first half minute of a file, and with windows that are far apart: people who say
+    little are then missed. Windows that are far from the training data give a `DomainWarning` (see
+    `duoplda.estimators.domain`). The embeddings of all segments are held in memory.
 
     Parameters
     ----------
-    model : the chain, or the PLDA
-    recordings : embeddings (n, d) of the segments, in their order; or `Recordings` whose ids are those of the segments
+    model : the `Backend`, or a `PLDA` for embeddings that need no preprocessing
+    recordings : the embeddings (n, d) of the segments, in the same order; or `Recordings` with the ids of the segments
     segments : windows of files, as `read_segments` gives them. They may overlap, but none may lie within another one
-    start : "ratios", "vbx" or "pyannote" (see `Diarizer`), or (n,) first labels of the segments, which count
-        within their file
-    link : find the same speakers in different files; names are then those of `PLDA.cluster`, and otherwise those of a
-        file's speakers, in the order in which they first speak, such as "file-1"
+    start : "ratios", "vbx" or "pyannote" (see `Diarizer`), or first labels (n,) of the segments, which hold within
+        their file
+    link : find the same people in different files. Names are then those of `PLDA.cluster`. Without `link`, speakers
+        are named after their file, in the order in which they first speak, such as "file-1"
     link_prior : the probability that two speakers of different files are one person
     cannot_link_within : with `link`, never link two speakers of one file; with `known`, never give them one name
-    known : enrolled voices (`Backend.enroll`, `Backend.load_sides`). Speakers who are one of them with more than even
-        odds get their names, and the others keep those that they would have without (`duoplda.diarization.known`)
+    known : enrolled voices (`Backend.enroll`, `Backend.load_sides`). A speaker who is one of them with more than even
+        odds gets its name; the others keep the names that they would have without (`duoplda.diarization.known`)
     known_prior : the probability that a speaker is one of the known voices
     overlap : regions in which two people speak (`duoplda.diarization.overlap`)
-    told : called with the name of each file and what was found in it: labels, their probabilities, and the probability
-        of each number of speakers
-    absent, unlisted : called with the ids of segments without embeddings, and of embeddings without segments, if there
-        are any; these are then left out. With None they are an error (`MissingIds`)
+    told : a function that is called with the name of each file and its `Labelled`: the labels, their probabilities, and
+        the probability of each number of speakers
+    absent, unlisted : functions that are called with the ids of segments without embeddings, and of embeddings without
+        segments, if there are any; these are then left out. With None they are errors (`MissingIds`)
     options : the other parameters of `Diarizer`
 
-    Examples
-    --------
+    Example
+    -------
     >>> from duoplda.io import Coded
     >>> plda = PLDA.from_parameters(np.zeros(2), 5 * np.eye(2), None, np.eye(2))
     >>> X = np.array([[9.0, 1.0], [8.5, 0.5], [-3.0, 7.0], [-2.5, 6.5], [9.0, 0.0]])
@@ -368,15 +377,15 @@ def diarize(
     chain = chain_of(model)
     diarizer = Diarizer(start=start, **options) if isinstance(start, str) else Diarizer(**options)
     if cannot_link_within and not link and known is None:
-        raise DuopldaError("cannot_link_within=True has a meaning only with link=True, or with known voices")
+        raise DuopldaError("cannot_link_within=True has an effect only with link=True, or with known voices")
     if not len(segments):
-        raise DuopldaError("there are no segments: give windows of speech, at least one")
+        raise DuopldaError("there are no segments: give at least one window of speech")
     if known is not None:
         chain.check_sides(known)
     first = None if isinstance(start, str) else lab.as_ids(start, "start", len(segments))
     X, present = embeddings_of(recordings, segments, absent, unlisted)
     local = _in_files(chain, diarizer, X[present], segments[present], None if first is None else first[present], told)
-    called = local.cast  # what each local speaker is called in the end
+    called = local.cast  # the final name of each local speaker
     if link:
         apart = local.segments.file.codes if cannot_link_within else None
         level = diarizer.segments_are
@@ -402,13 +411,13 @@ def diarize(
 
 @dataclass(frozen=True, eq=False)
 class _LocalSpeakers:
-    """What was found in all files, each by itself: T windows, and the S speakers of all files, numbered through."""
+    """The speakers of all files, each file by itself: T windows, and S local speakers numbered through all files."""
 
     segments: Segments
-    Z: Floats  # (T, k) windows after preprocessing
-    rho: Floats  # (T,) the share of an independent window that each counts for
-    speaker: Ints  # (T,)
-    cast: NDArray[np.str_]  # (S,) names, such as "file-1"
+    Z: Floats  # (T, k) the windows after preprocessing
+    rho: Floats  # (T,) how much each window counts, if an independent one counts 1
+    speaker: Ints  # (T,) the local speaker of each window
+    cast: NDArray[np.str_]  # (S,) names of local speakers, such as "file-1"
     posteriors: dict[str, tuple[Ints, Floats]]  # file -> its speakers (K,), and their probabilities in its windows
 
     @property
@@ -417,7 +426,7 @@ class _LocalSpeakers:
         return np.unique(self.speaker, return_index=True)[1]
 
     def voices(self, chain: Backend, known: Sides, segments_are: str, **options: Any) -> Names:
-        """Who of the known voices they are, or the people to whom they are linked."""
+        """The known voices that the local speakers are, or that the people are to whom they are linked."""
         file = self.segments.file.values[self.first_rows]
         if segments_are == "recordings":
             vectors, speaker, channel = one_session_each(chain.plda_, self.Z, self.speaker, self.rho)
@@ -439,7 +448,7 @@ def _in_files(
     first: NDArray[Any] | None,
     told: Callable[[str, Labelled], object] | None,
 ) -> _LocalSpeakers:
-    """The speakers of each file by itself."""
+    """Find the speakers of each file by itself."""
     diagonal, _ = chain.collapsed(one_session=diarizer.segments_are == "recordings")
     Z = np.empty((len(X), chain.plda_.n_features_in_))
     rho = np.empty(len(X))
@@ -457,7 +466,7 @@ def _in_files(
         n = int(labelled.labels.max()) + 1
         if labelled.first >= 4 and n == 1 and diarizer.limits[1] > 1:
             cause = f"file {printable(file)}: {labelled.first} first speakers became one"
-            remedy = "if there are more, give their number; is the model one for these embeddings?"
+            remedy = "if there are more, give their number, and check that the model is for these embeddings"
             warnings.warn(f"{cause}; {remedy}", UserWarning, stacklevel=3)
         speaker[rows] = len(cast) + labelled.labels
         posteriors[file] = len(cast) + np.arange(n), labelled.posterior

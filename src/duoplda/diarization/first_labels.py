@@ -1,8 +1,8 @@
-"""First labels of the windows of a file, from which the VB-HMM starts: by likelihood ratios, or as VBx or pyannote do.
+"""First labels of the windows of a file, from which the VB-HMM starts: by likelihood ratios, or as in VBx or pyannote.
 
-All three merge windows step by step, so that the number of speakers is found. What they stop at differs: the posterior
-of the partition (`ratio_labels`), a threshold that is found on the file (`cosine_labels`), a fixed distance
-(`centroid_labels`).
+All three ways merge windows step by step, and the step at which merging stops gives the number of speakers. They stop
+where the posterior of the partition is highest (`ratio_labels`), at a threshold that is found on the file
+(`cosine_labels`), or at a fixed distance (`centroid_labels`).
 """
 
 from __future__ import annotations
@@ -28,34 +28,40 @@ def ratio_labels(
     min_speakers: int = 1,
     max_speakers: int | None = None,
 ) -> Ints:
-    """(T,) labels by merging windows, or groups of them, by exact likelihood ratios (`PLDA.cluster`).
+    """Labels of windows, or of groups of windows, which are merged by exact likelihood ratios as in `PLDA.cluster`.
 
-    A window counts as the share rho of an independent one, for the evidence and for the prior:
+    Windows that overlap repeat each other. A window counts as the share rho of an independent one, for the evidence and
+    for the prior:
 
         gain of a merge = Q(rho a + rho b) - Q(rho a) - Q(rho b) + rho (gain of the prior)
 
-    Single windows are not moved between clusters afterwards, which is left to the HMM.
+    Single windows are not moved between clusters afterwards: the HMM does that.
 
     Parameters
     ----------
-    rows, phi : (T, d), (d,) of `latent`
+    rows, phi : (T, d), (d,) the windows and the between-class variances, as `latent` returns them
     discount : the share rho
     prior : the probability that two windows of a file are of one speaker
-    groups : (T,) windows of one group, 0, 1, ..., stay together, and the answer has a label for each group
+    groups : (T,) the group of each window, 0, 1, ...; windows of one group are not separated. None: each window is a
+        group
     min_speakers, max_speakers : limits to the number of labels
+
+    Returns
+    -------
+    labels : one for each group, 0, 1, ...
 
     Example
     -------
     >>> ratio_labels(np.array([[3.0], [-3.0], [3.1]]), np.array([9.0]), discount=1.0, prior=0.25).tolist()
     [0, 1, 0]
     """
-    differ = np.flatnonzero(phi > 1e-12 * phi.max(initial=0))  # a dimension in which speakers are alike says nothing
+    differ = np.flatnonzero(phi > 1e-12 * phi.max(initial=0))  # in other dimensions speakers are alike
     if not len(differ):
-        raise DuopldaError("the model has no variance between speakers: there is nothing to tell them apart by")
+        raise DuopldaError("the model has no variance between speakers, so it cannot tell speakers apart")
     k = len(differ)
     plda = PLDA.from_parameters(np.zeros(k), np.diag(np.sqrt(phi[differ])), None, np.eye(k))
     items = plda.enroll(rows[:, differ], np.arange(len(rows)) if groups is None else groups)
-    return cluster(  # and not `PLDA.cluster`, which compares the items with training data that this model never had
+    return cluster(  # not `PLDA.cluster`: it compares the items with training data, and this model has none
         items,
         prior=prior,
         min_speakers=min_speakers,
@@ -67,10 +73,10 @@ def ratio_labels(
 
 
 def cosine_labels(X: ArrayLike, bias: float = 0.0) -> Ints:
-    """(T,) labels by agglomerative clustering of cosine similarities with average linkage, as VBx starts.
+    """(T,) labels by agglomerative clustering of cosine similarities with average linkage, the first labels of VBx.
 
-    Clusters merge while their mean similarity is `threshold_between(similarities)` + `bias` or more: VBx's
-    `--threshold` is this bias. All T (T - 1) / 2 similarities are held in memory.
+    Clusters merge while their mean similarity is at least `threshold_between(similarities)` + `bias`; the bias is VBx's
+    `--threshold`. All T (T - 1) / 2 similarities are held in memory, so that long files need much of it.
 
     >>> cosine_labels([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0], [0.0, 2.0]]).tolist()
     [0, 0, 1, 1, 1]
@@ -81,28 +87,30 @@ def cosine_labels(X: ArrayLike, bias: float = 0.0) -> Ints:
     T = len(directions)
     if T == 1:
         return np.zeros(1, np.int64)
-    pairs = np.empty(T * (T - 1) // 2)  # above the diagonal, row by row, as `linkage` takes them
+    pairs = np.empty(T * (T - 1) // 2)  # above the diagonal, row by row: the order in which `linkage` takes them
     begin = 0
     for i in range(T - 1):
         end = begin + T - 1 - i
         np.matmul(directions[i + 1 :], directions[i], out=pairs[begin:end])
         begin = end
-    least = threshold_between(pairs, T) + bias
-    np.clip(np.subtract(1, pairs, out=pairs), 0, None, out=pairs)  # rounding may leave -1e-16
-    return _cut(linkage(pairs, "average"), 1 - least)
+    threshold = threshold_between(pairs, T) + bias
+    np.clip(np.subtract(1, pairs, out=pairs), 0, None, out=pairs)  # rounding can make distances of -1e-16
+    return _cut(linkage(pairs, "average"), 1 - threshold)
 
 
 def threshold_between(similarities: ArrayLike, n_rows: int, n_iter: int = 20) -> float:
-    """Return the similarity at which two rows are as likely of one speaker as of two.
+    """The similarity at which two rows are as likely to be of one speaker as of two.
 
-    Two Gaussians with one variance are fitted by EM to the whole matrix of similarities, its diagonal included:
-    m_0 for pairs of two speakers and m_1 for pairs of one, with weights w. They are equally probable at
+    Two Gaussians with the same variance are fitted by EM to the whole matrix of similarities, diagonal included. The
+    one with mean m_0 and weight w_0 is for pairs of two speakers, that with m_1 and w_1 for pairs of one. They are
+    equally probable at
 
         (m_0 + m_1)/2 - variance ln(w_1 / w_0) / (m_1 - m_0)
 
     Parameters
     ----------
-    similarities : (n_rows (n_rows - 1) / 2,) cosine similarities of the pairs of rows; those on the diagonal are 1
+    similarities : (n_rows (n_rows - 1) / 2,) cosine similarities of the pairs of rows, without the diagonal
+    n_rows : the number of rows
     n_iter : iterations of EM; VBx has 20
 
     Example
@@ -112,20 +120,21 @@ def threshold_between(similarities: ArrayLike, n_rows: int, n_iter: int = 20) ->
     """
     s = np.asarray(similarities, np.float64)
     if s.shape != (n_rows * (n_rows - 1) // 2,) or not len(s):
-        raise DuopldaError(f"{s.shape} similarities, and {n_rows} rows have {n_rows * (n_rows - 1) // 2} pairs")
-    # Sums over the whole matrix: each pair counts twice, and the diagonal adds n_rows times 1.
+        pairs = f"{n_rows} rows have {n_rows * (n_rows - 1) // 2} pairs"
+        raise DuopldaError(f"{pairs}, but similarities have shape {s.shape}: give one for each pair")
+    # Sums over the whole matrix: each pair counts twice, and the n_rows similarities on the diagonal are 1.
     n = n_rows**2
     total = n_rows + 2 * float(s.sum())
     squares = n_rows + 2 * float(s @ s)
     mean = total / n
-    least = 1e-12  # a smaller variance is that of similarities which differ by rounding only
+    smallest_variance = 1e-12  # below this, similarities differ by nothing but rounding
     variance = squares / n - mean**2
-    if variance < least:  # all rows point one way: one speaker
+    if variance < smallest_variance:  # all rows have the same direction, so they are of one speaker
         return float(s.min()) - 1e-6
     low = mean - np.sqrt(variance)
     high = mean + np.sqrt(variance)
     w = 0.5  # weight of the upper Gaussian
-    block = 1 << 20  # similarities that are looked at in one go: 8 MB for each array that is made of them
+    block = 1 << 20  # similarities that are processed together, so that temporary arrays have 8 MB
     for _ in range(n_iter):
         slope = (high - low) / variance
         offset = np.log(w / (1 - w)) - slope * (low + high) / 2
@@ -142,17 +151,18 @@ def threshold_between(similarities: ArrayLike, n_rows: int, n_iter: int = 20) ->
         w = count / n
         high = upper / count
         low = (total - upper) / (n - count)
-        variance = max(squares / n - w * high**2 - (1 - w) * low**2, least)
+        variance = max(squares / n - w * high**2 - (1 - w) * low**2, smallest_variance)
     return float((low + high) / 2 - variance * np.log(w / (1 - w)) / (high - low))
 
 
 def centroid_labels(X: ArrayLike, threshold: float) -> Ints:
-    """(T,) labels by clustering unit vectors with centroid linkage up to a Euclidean distance, as pyannote 4 starts.
+    """(T,) labels by centroid linkage of unit vectors up to a Euclidean distance, the first labels of pyannote 4.
 
     Parameters
     ----------
     X : (T, d) embeddings as the network gives them, before any preprocessing; their lengths do not matter
-    threshold : distance between centroids up to which clusters merge; pyannote's community pipeline has 0.6
+    threshold : clusters merge while the distance of their centroids is at most this; pyannote's community pipeline has
+        0.6
 
     Example
     -------
@@ -168,7 +178,7 @@ def centroid_labels(X: ArrayLike, threshold: float) -> Ints:
 
 
 def numbered(labels: ArrayLike) -> Ints:
-    """Labels 0, 1, ... in the order in which they first come.
+    """Labels renumbered as 0, 1, ..., in the order in which they first occur.
 
     >>> numbered(["b", "a", "b"]).tolist()
     [0, 1, 0]
@@ -178,16 +188,16 @@ def numbered(labels: ArrayLike) -> Ints:
 
 
 def _cut(tree: Floats, distance: float) -> Ints:
-    """Labels of the clusters that are joined below a distance."""
+    """Labels of the clusters that remain if the tree is cut at a distance."""
     return numbered(fcluster(tree, distance, "distance"))
 
 
 def _directions(X: ArrayLike) -> Floats:
-    """Rows of length 1; a row of length 0 is an error."""
+    """The rows divided by their lengths; a row of length 0 is an error."""
     rows = finite_rows(X)
     scale = np.abs(rows).max(axis=1, keepdims=True)
     zero = np.flatnonzero(scale == 0)
     if len(zero):
         raise DuopldaError(f"rows of length 0 have no direction: {some(zero)}. Remove them (empty or silent audio?)")
-    rows = rows / scale  # so that no square overflows or vanishes
+    rows = rows / scale  # without this, squares of very large or very small entries overflow or become 0
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -1,23 +1,25 @@
-"""Known voices: decides for each speaker which enrolled voice it is, or that it is none of them.
+"""Known voices: decides for each speaker of a file which enrolled voice it is, or that it is none of them.
 
-A local speaker s of a file is summed up as a side of trials (n, gamma) of N sessions, its windows, and so is an
-enrolled voice. Neither are independent: what all windows of one sitting share beside the voice is a part kappa of their
-noise. With the share rho of a window that is new, a side counts as
+A local speaker s of a file is a side of trials with the sums (n, gamma) of N sessions, which are its windows. An
+enrolled voice is a side, too. The sessions of a side are not independent: beside the voice, all windows of one sitting
+share the part kappa of their noise. With the share rho of a window that is new, a side counts as
 
     m = rho N / (1 + (rho N - 1) kappa) of its N sessions,    kappa = .2,
 
-which multiplies n and gamma by m / N. All speakers of a file also share the room and the line, which enrolment did not
-have. What S speakers have in common is taken for that, as far as S voices leave it to be. With G_c the precision that
-one session of type c adds to that of a voice, and g its mean, each speaker alone says
-y_s = (sum_c n_sc G_c)^-1 gamma_s, and what is compared is
+so that n and gamma are multiplied by m / N. All speakers of a file also share its room and its line, which differ from
+those of the enrolment. The mean over the S speakers of a file comes from the room and the line, but in part from the S
+voices, too; o is the part that the room and the line explain. One session of type c adds G_c to the precision of a
+voice; g is the mean of these. The estimate of each speaker alone is y_s = (sum_c n_sc G_c)^-1 gamma_s, and what is
+compared is
 
     gamma_s - sum_c n_sc G_c o,    o = (4 / g) / (4 / g + 1 / S) mean over the speakers of the file of y_s
 
-Where a file has one speaker only, voice and room cannot be told apart: nothing is subtracted, and the speaker counts as
-a quarter of a session at most, m / (1 + 4 m).
+In a file with one speaker, voice and room cannot be told apart: nothing is subtracted, and the speaker counts as at
+most a quarter of a session, m / (1 + 4 m).
 
-People who are linked across files are the sums of their local speakers, as occasions are independent. The ratios of
-these sums, calibrated, give the probability of each voice and of somebody else (`duoplda.trials.identification`).
+If local speakers are linked to one person, their sums are added, because files are independent occasions. The
+calibrated ratios of these sums give the probability of each voice and of somebody else
+(`duoplda.trials.identification`).
 """
 
 from __future__ import annotations
@@ -40,17 +42,18 @@ from duoplda.trials.sides import Sides
 from duoplda.trials.structure import of_sides
 
 KAPPA = (
-    0.2  # of the noise of windows, what those of one speaker in one file share; see the figures of docs/diarization.md
+    0.2  # share of the noise that windows of one speaker in one file have in common; figures are in docs/diarization.md
 )
-ROOM = 4.0  # the variance of what a file has in common beside the voices, as a multiple of the noise of a session
-EXACT_RATIOS = 100  # voices for each speaker whose ratios are exact where those of all others are guesses
+ROOM = 4.0  # the variance of the room and line of a file, as a multiple of the noise of a session
+EXACT_RATIOS = 100  # the number of best voices of each speaker whose ratios are exact; those of others are approximate
 
 
 class Names(NamedTuple):
-    """For each person the most probable voice, its probability, and whether the person is taken to be that voice.
+    """For each of n people the most probable voice, its probability, and whether the person is taken to be that voice.
 
-    `voice` (n,) names, `posterior` (n,) their probabilities, `named` (n,) whether this is decided, which costs least
-    above .5; `voices` (K,) are the names of all voices.
+    `voices` (K,) has the names of all voices, `voice` (n,) the most probable voice of each person, `posterior` (n,) its
+    probability, and `named` (n,) says whether the person gets this name. That is the decision of least expected cost; a
+    single person gets the name if its probability is above .5.
     """
 
     voices: NDArray[np.str_]
@@ -59,9 +62,9 @@ class Names(NamedTuple):
     named: NDArray[np.bool_]
 
     def names(self, others: NDArray[np.str_]) -> NDArray[np.str_]:
-        """(n,) the voices of those who are named, and the other names (n,) of those who are not.
+        """(n,) the voice of each person who is named, and one of `others` (n,) for each person who is not.
 
-        Nobody gets the name of a voice without being it: where a voice has one of the other names, that gets a dash.
+        Nobody else gets the name of a voice: if one of `others` is the name of a voice, a dash is appended to it.
         """
         taken = {*self.voices.tolist()}
         names = []
@@ -83,18 +86,18 @@ def known_voices(
     prior: float = 0.5,
     apart: bool = False,
 ) -> Names:
-    """Say which of the known voices each of some people is, if any.
+    """Say which of the known voices each person is, if any.
 
     Parameters
     ----------
     chain : the model that enrolled all sides
-    heard : (n,) local speakers, whose sessions are their windows, or one session of all of their windows
+    heard : (n,) the local speakers. Each window is a session of its speaker, or all windows are one session
     known : the enrolled voices
-    file : (n,) the files of local speakers; None: they share none, and nothing is subtracted
-    discount : rho, how much a session of a local speaker counts: a number or (n,)
-    person : (n,) 0, 1, ..., the people that local speakers are linked to; None: each is one
+    file : (n,) the files of local speakers; None: no two of them are of one file, and nothing is subtracted
+    discount : rho, how much a session of a local speaker counts, if an independent one counts 1: a number or (n,)
+    person : (n,) the people 0, 1, ... to whom local speakers are linked; None: each local speaker is a person
     prior : the probability that a person is one of the voices
-    apart : whether two people of one file are never one voice; with `person`, two people of all
+    apart : if True, two people of one file are never the same voice; with `person`, no two people at all are
 
     Example
     -------
@@ -119,15 +122,15 @@ def known_voices(
     home = np.arange(n) if file is None else lab.codes(file, "file", n)[1]
     ratios = _ratios(heard, known, home, np.broadcast_to(discount, n), people, shared=file is not None)
     if isinstance(chain.calibration_, StructureCalibration):
-        # What is expected of a person is the mean over its local speakers, as if their windows were not discounted.
+        # The expected ratios of a person are the means over its local speakers, whose windows are not discounted here.
         mean = np.equal.outer(np.arange(S), people) / np.bincount(people, minlength=S)[:, None]
         ratios = chain.calibration_.transform(ratios, *(mean @ values for values in of_sides(heard, known)))
     elif chain.calibration_ is not None:
         ratios = to_numpy(chain.calibration_.apply(ratios))
-    # Those who must not be one voice: of one file, or all whom linking has kept apart.
+    # With `apart`, people of one group cannot be the same voice: those of one file, or all whom linking kept apart.
     together = home if person is None else np.zeros(S, np.int64)
     for rows in _groups(together if apart else np.arange(S)):
-        probabilities = identify_together(ratios[rows], prior)  # of one speaker, this is `identify`
+        probabilities = identify_together(ratios[rows], prior)  # for one person, the same as `identify`
         for row, posterior, decision in zip(rows, probabilities.voices, decide_together(probabilities), strict=True):
             best = int(posterior.argmax()) if decision.voice is None else decision.voice
             names.voice[row] = str(voices[best])
@@ -143,7 +146,7 @@ def _groups(codes: Ints) -> list[Ints]:
 
 
 def _ratios(heard: Sides, known: Sides, home: Ints, discount: Floats, people: Ints, *, shared: bool) -> Floats:
-    """(people, K) ln likelihood ratios, without calibration."""
+    """(people, K) ln likelihood ratios of people and voices, before calibration."""
     evidence = DiagonalEvidence.of(heard, known)
     enrolled = _weighted(evidence, known, independent_count(known.counts.sum(axis=1), KAPPA))
     m = independent_count(discount * heard.counts.sum(axis=1), KAPPA)
@@ -159,15 +162,15 @@ def _ratios(heard: Sides, known: Sides, home: Ints, discount: Floats, people: In
 
 
 def _weighted(evidence: DiagonalEvidence, sides: Sides, m: Floats) -> tuple[Floats, Floats]:
-    """Counts (n, C) and gamma (n, ny), in the basis of the evidence, of sides that count for m sessions each."""
+    """Counts (n, C) and gamma (n, ny), in the basis of the evidence, of sides that count as m (n,) sessions."""
     weight = (m / np.maximum(sides.counts.sum(axis=1), 1))[:, None]
     return evidence.counts(sides) * weight, to_numpy(sides.gamma) @ evidence.basis * weight
 
 
 def _in_common(evidence: DiagonalEvidence, counts: Floats, gamma: Floats, home: Ints) -> Floats:
-    """(n, ny) what the mean of the speakers of a file adds to the gamma of each; 0 in a file with one speaker.
+    """(n, ny) the part of the gamma of each speaker that comes from o, which is 0 in a file with one speaker.
 
-    For the mean alone the matrices of types are taken for diagonal, as they nearly are in the basis of the evidence.
+    To compute the mean, the matrices G_c are taken to be diagonal, as they nearly are in the basis of the evidence.
     """
     informative = evidence.mean > 1e-9 * evidence.mean.max(initial=0.0)
     lam = np.where(informative, counts @ evidence.diagonals, 1.0)
@@ -176,7 +179,7 @@ def _in_common(evidence: DiagonalEvidence, counts: Floats, gamma: Floats, home: 
     mean = np.zeros((len(n), gamma.shape[1]))
     np.add.at(mean, home, said)
     mean /= n[:, None]
-    # The mean of n voices has the variance 1 / n, and what a file has in common ROOM / g, if g is that of a session.
+    # The mean of n voices has the variance 1 / n, and the room and line ROOM / g, with g the precision of a session.
     room = ROOM / np.where(informative, evidence.mean, 1.0)
     mean *= np.where(n[:, None] > 1, room / (room + 1 / n[:, None]), 0.0)
     shift = np.empty_like(gamma)
@@ -186,7 +189,7 @@ def _in_common(evidence: DiagonalEvidence, counts: Floats, gamma: Floats, home: 
 
 
 def _ratios_of(evidence: DiagonalEvidence, counts: Floats, gamma: Floats, n: Floats, g: Floats) -> Floats:
-    """(K,) ratios of all voices and a side with counts n (C,) and gamma g (ny,); they are exact for the best voices."""
+    """(K,) ratios of all voices and a side with counts n (C,) and gamma g (ny,); those of the best voices are exact."""
     lam = counts @ evidence.diagonals
     ratios = guessed_joins(gamma, lam, g[None], n @ evidence.diagonals)[0] - guessed_evidence(gamma, lam)
     ratios -= guessed_evidence(g, n @ evidence.diagonals)

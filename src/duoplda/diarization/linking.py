@@ -1,4 +1,4 @@
-"""The same speakers in different files: speakers who are known within their files are put into clusters."""
+"""Linking: finds the same people among the local speakers of several files, by clustering the local speakers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duoplda.estimators.plda import PLDA
 from duoplda.estimators.scoring import chain_of
 from duoplda.trials.clustering import cluster
 
-SEGMENT_LEVELS = ("sessions", "recordings")  # what a segment of a file can have been in training
+SEGMENT_LEVELS = ("sessions", "recordings")  # what a segment of a file is in the terms of the training data
 
 
 def link_speakers(
@@ -32,25 +32,27 @@ def link_speakers(
     segments_are: str = "sessions",
     prior: float = 0.02,
 ) -> NDArray[Any]:
-    """(n,) names of speakers that hold in all files, for segments whose speakers are known within their files.
+    """(n,) the names of speakers that hold in all files, for segments whose speakers are known within each file.
 
-    Each local speaker is clustered as one item, by y: with segments that are recordings as one session (V, U, W), with
-    segments that are sessions as independent sessions, V and a noise of UU' + W^-1. Of its n segments, rho n count:
-    the item has that many recordings (rounded, at least one), all at the mean of the n.
+    All segments of a local speaker stay together: if diarisation has put two people into one local speaker, linking
+    does not separate them. Each local speaker is clustered as one item, by y. If segments are recordings, the item is
+    one session (V, U, W). If they are sessions, it has independent sessions (V, and a noise of UU' + W^-1). Segments
+    that overlap repeat each other, so that rho n of the n segments count: the item has that many recordings (rounded,
+    at least one), all of them equal to the mean of the n.
 
     Parameters
     ----------
-    model : the chain, or the PLDA
+    model : the `Backend`, or a `PLDA` for embeddings that need no preprocessing
     Z : (n, k) segments after preprocessing (`Backend.transform`)
-    local : (n,) their speakers, under names that differ from file to file
-    file : (n,) their files, where two speakers of one file must not be linked. With None they may be: if diarisation
-        has split a speaker of a file into two, linking is what joins them again
-    discount : rho, a number or (n,)
+    local : (n,) their local speakers, whose names must differ from file to file
+    file : (n,) their files, if two speakers of one file must not be linked. With None they may be: this is how linking
+        joins a speaker again whom diarisation has split
+    discount : rho, how much each segment counts, if an independent one counts 1: a number or (n,)
     segments_are : as for `Diarizer`
     prior : the probability that two local speakers are one person
 
-    Examples
-    --------
+    Example
+    -------
     >>> plda = PLDA.from_parameters(np.zeros(2), 9 * np.eye(2), None, np.eye(2))
     >>> link_speakers(plda, [[9.0, 9.0], [-9.0, 9.0], [9.5, 8.5]], ["a-1", "a-2", "b-1"]).tolist()
     ['spk1', 'spk2', 'spk1']
@@ -76,25 +78,26 @@ def link_speakers(
 def one_session_each(
     plda: PLDA, rows: Floats, speaker: NDArray[Any], discount: ArrayLike
 ) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
-    """Recordings, their speakers and their kinds of channels, which stand for (n, k) segments that overlap.
+    """Recordings that stand for (n, k) segments that overlap, with their speakers and their kinds of channels.
 
-    Of the n segments of a speaker rho n count: there are that many recordings (rounded, at least one), at their mean.
+    Of the n segments of a speaker rho n count: they become that many recordings (rounded, at least one), all of them
+    equal to the mean of the n.
     """
     n = len(rows)
     K = len(plda.channels_)
     names, side = lab.codes(speaker, "speaker", n)
     kind = to_numpy(plda.channel_posterior(rows)).argmax(axis=1) if K > 1 else np.zeros(n, np.int64)
-    # A cell is a local speaker on one kind of channel: kinds have noise of their own, so their means stay apart.
+    # A cell is a local speaker on one kind of channel. Kinds differ in their noise, so each needs a mean of its own.
     cells, cell, size = np.unique(side * K + kind, return_inverse=True, return_counts=True)
     mean = np.zeros((len(cells), rows.shape[1]))
     np.add.at(mean, cell, rows)
-    times = np.maximum(1, np.rint(np.bincount(cell, np.broadcast_to(discount, n)))).astype(np.int64)
-    channel = np.repeat(plda.channels_[cells % K], times)
-    return np.repeat(mean / size[:, None], times, axis=0), np.repeat(names[cells // K], times), channel
+    repeats = np.maximum(1, np.rint(np.bincount(cell, np.broadcast_to(discount, n)))).astype(np.int64)
+    channel = np.repeat(plda.channels_[cells % K], repeats)
+    return np.repeat(mean / size[:, None], repeats, axis=0), np.repeat(names[cells // K], repeats), channel
 
 
 def pairs_within(people: Sequence[Hashable], files: Sequence[Hashable]) -> list[tuple[Hashable, Hashable]]:
-    """The pairs of people who are of one file.
+    """All pairs of people of the same file.
 
     >>> pairs_within(["a-1", "b-1", "a-2"], ["a", "b", "a"])
     [('a-1', 'a-2')]
@@ -102,11 +105,11 @@ def pairs_within(people: Sequence[Hashable], files: Sequence[Hashable]) -> list[
     by_file: dict[Hashable, list[Hashable]] = {}
     for person, file in zip(people, files, strict=True):
         by_file.setdefault(file, []).append(person)
-    return [pair for cast in by_file.values() for pair in combinations(cast, 2)]
+    return [pair for people_of_file in by_file.values() for pair in combinations(people_of_file, 2)]
 
 
 def _without_sessions(plda: PLDA) -> PLDA:
-    """The model for segments that are sessions: UU' becomes a part of the noise of each segment."""
+    """The model for segments that are sessions: UU' is added to the noise of each segment."""
     U = to_numpy(plda.session_loadings_)
     W = spd_inverse(U @ U.T + spd_inverse(to_numpy(plda.noise_precision_))[0])[0]
     W = (W + np.swapaxes(W, -1, -2)) / 2

@@ -1,8 +1,9 @@
-"""Diarisation while people speak: windows come in, labels go out, and earlier labels are corrected.
+"""Diarisation while people speak: windows come in, and labels and corrections of earlier labels go out.
 
-Whenever a window has waited for the delay, the last minutes are diarised again as a recording would be. A speaker is
-identified with the speaker of the previous round with whom most windows are shared. Of older windows only the last ones
-of each speaker are kept, so that speakers who come back are recognised; the labels of older windows are final.
+As soon as a window has waited for the delay, the last minutes are diarised again, in the same way as a recording. This
+is a round. Speakers of a round are matched with those of the previous round by the number of windows that they share.
+The labels of windows that are older than the memory are final, and only the last of these windows of each speaker are
+kept: with them, speakers who come back are recognised.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from duoplda.estimators.plda import PLDA
 from duoplda.estimators.scoring import chain_of
 from duoplda.trials.sides import Sides
 
-KEPT = 60  # windows of each speaker that stay when they are older than the memory
+KEPT = 60  # windows of each speaker that are kept after they have become older than the memory
 
 
 class OnlineLabel(NamedTuple):
-    """The speaker of a window, how probable that is, and who was told before: "" where the window is new.
+    """The speaker of a window from `start` to `end`, and the probability of this speaker.
+
+    `replaces` is the speaker in the label that this one corrects, and "" if the window had no label before.
 
     >>> OnlineLabel(0.0, 1.5, "speaker1", 0.9, "").speaker
     'speaker1'
@@ -44,18 +47,21 @@ class OnlineLabel(NamedTuple):
 class Online:
     """Diarisation of one stream, whose windows come in the order of time.
 
+    Use it where labels are needed while people speak. A recording that is complete is better given to `diarize`, which
+    does the work once. With a short delay more labels are corrected later, and more time is spent on computing: each
+    round takes about as long as diarising `memory` seconds of a recording.
+
     Parameters
     ----------
-    model : the chain, or the PLDA
-    known : enrolled voices, whose names speakers then have; others are speaker1, speaker2, ...
+    model : the `Backend`, or a `PLDA` for embeddings that need no preprocessing
+    known : enrolled voices. Speakers who are taken to be one of them have its name, others are speaker1, speaker2, ...
     known_prior : the probability that a speaker is one of the known voices
-    delay : in seconds, the longest time between the end of a window and that of the one with which it gets a label
-    memory : in seconds, how far back labels are still corrected
+    delay : a window gets its label at the latest with a window that ends this many seconds later
+    memory : labels of windows up to this many seconds old can still be corrected
     options : parameters of `Diarizer`
 
-    A short delay costs labels that are corrected later, and computing time: each round takes about as long as to
-    diarise `memory` seconds.
-
+    Example
+    -------
     >>> plda = PLDA.from_parameters(np.zeros(2), 5 * np.eye(2), None, np.eye(2))
     >>> online = Online(plda, delay=2.0, Fa=1, Fb=1)
     >>> labels = []
@@ -77,9 +83,8 @@ class Online:
         **options: Any,
     ):
         if not 0 <= delay < memory < np.inf:
-            raise DuopldaError(
-                f"delay={delay!r} and memory={memory!r}: both must be seconds, and the memory longer than the delay"
-            )
+            cause = f"delay={delay!r} and memory={memory!r}"
+            raise DuopldaError(f"{cause}: give seconds, from 0 on, and a memory longer than the delay")
         self.delay = delay
         self.memory = memory
         self._chain = chain_of(model)
@@ -91,33 +96,35 @@ class Online:
         self._known_prior = known_prior
         self._X = np.empty((0, self._chain.n_features_in_))
         self._times = np.empty((0, 2))
-        self._speaker: Ints = np.empty(0, np.int64)  # of each window, numbered for the whole stream; -1: not yet
-        self._told: list[str] = []
+        self._speaker: Ints = np.empty(0, np.int64)  # of each window, numbered through the stream; -1: no label yet
+        self._last_name: list[str] = []  # the speaker in the last label of each window; "": no label yet
         self._n_speakers = 0
         self._new: list[tuple[Floats, float, float]] = []
 
     def add(self, x: ArrayLike, start: float, end: float) -> list[OnlineLabel]:
-        """Take the embedding (d,) of the next window, and return labels that are new or have changed."""
+        """Take the embedding (d,) of the next window, and return the labels that are new or have changed."""
         row = finite_rows(np.asarray(x, float)[None])
         if row.shape[1] != self._X.shape[1]:
-            raise DuopldaError(f"the window has {row.shape[1]} dimensions, the model takes {self._X.shape[1]}")
-        before = self._new[-1][1:] if self._new else self._times[-1] if len(self._times) else (0.0, 0.0)
-        if not (0 <= start < end < np.inf and start >= before[0] and end >= before[1]):
-            raise DuopldaError(f"the window from {start} to {end} s is empty, or does not follow the windows before it")
+            raise DuopldaError(f"the window has {row.shape[1]} dimensions, but the model takes {self._X.shape[1]}")
+        previous = self._new[-1][1:] if self._new else self._times[-1] if len(self._times) else (0.0, 0.0)
+        if not (0 <= start < end < np.inf and start >= previous[0] and end >= previous[1]):
+            cause = f"the window from {start} to {end} s is empty, or starts or ends earlier than the window before it"
+            raise DuopldaError(f"{cause}: give windows in the order of time")
         self._new.append((row[0], float(start), float(end)))
         return self._round() if end - self._new[0][2] >= self.delay else []
 
     def finish(self) -> list[OnlineLabel]:
-        """Return the labels of the windows that still wait, and the last corrections."""
+        """Return the labels of the windows that have none yet, and the last corrections."""
         return self._round() if self._new else []
 
     def _round(self) -> list[OnlineLabel]:
+        """Diarise all windows that are kept, and return the labels that are new or have changed."""
         rows, start, end = zip(*self._new, strict=True)
         self._new = []
         self._X = np.concatenate([self._X, rows])
         self._times = np.concatenate([self._times, np.column_stack([start, end])])
         self._speaker = np.append(self._speaker, np.full(len(rows), -1))
-        self._told += [""] * len(rows)
+        self._last_name += [""] * len(rows)
         Z = to_numpy(self._chain.transform(self._X))
         labelled = self._diarizer(self._diagonal, Z, self._X, *self._times.T)
         speaker = self._numbers(labelled.labels)
@@ -127,30 +134,34 @@ class Online:
         recent = self._recent
         for t, k in enumerate(labelled.labels.tolist()):
             name = names[k] or f"speaker{speaker[k] + 1}"
-            if recent[t] and name != self._told[t]:
+            if recent[t] and name != self._last_name[t]:
                 begin, stop = self._times[t].tolist()
-                labels.append(OnlineLabel(begin, stop, name, float(labelled.posterior[t, k]), self._told[t]))
-                self._told[t] = name
+                labels.append(OnlineLabel(begin, stop, name, float(labelled.posterior[t, k]), self._last_name[t]))
+                self._last_name[t] = name
         self._forget()
         return labels
 
     def _numbers(self, labels: Ints) -> Ints:
-        """(S,) the numbers of speakers in the stream: those with whom they have most windows in common, or new ones."""
+        """(S,) the number in the stream of each speaker of this round.
+
+        It is that of the earlier speaker with whom the speaker shares windows, matched one to one such that as many
+        windows as possible are shared. Speakers without a match get a new number.
+        """
         S = int(labels.max()) + 1
         common = np.zeros((S, self._n_speakers))
-        old = self._speaker >= 0
-        np.add.at(common, (labels[old], self._speaker[old]), 1)
+        labelled_before = self._speaker >= 0
+        np.add.at(common, (labels[labelled_before], self._speaker[labelled_before]), 1)
         numbers = np.full(S, -1)
-        here, before = linear_sum_assignment(-common)
-        same = common[here, before] > 0
-        numbers[here[same]] = before[same]
+        current, earlier = linear_sum_assignment(-common)
+        matched = common[current, earlier] > 0
+        numbers[current[matched]] = earlier[matched]
         for k in np.flatnonzero(numbers < 0):
             numbers[k] = self._n_speakers
             self._n_speakers += 1
         return numbers
 
     def _names(self, Z: Floats, labels: Ints) -> list[str]:
-        """The known voice of each speaker, "" where it is none."""
+        """The known voice that each speaker is taken to be, and "" for a speaker who is none of them."""
         S = int(labels.max()) + 1
         if self._known is None:
             return [""] * S
@@ -162,18 +173,18 @@ class Online:
 
     @property
     def _recent(self) -> NDArray[np.bool_]:
-        """(T,) the windows whose labels are still corrected."""
+        """(T,) whether the label of each window can still be corrected."""
         return self._times[:, 1] > self._times[-1, 1] - self.memory
 
     def _forget(self) -> None:
-        """Drop windows that are older than the memory, but for the last ones of each speaker."""
+        """Drop the windows that are older than the memory, except the last ones of each speaker."""
         keep = self._recent
         for k in np.unique(self._speaker):
             keep[np.flatnonzero(self._speaker == k)[-KEPT:]] = True
         self._X = self._X[keep]
         self._times = self._times[keep]
         self._speaker = self._speaker[keep]
-        self._told = [name for name, kept in zip(self._told, keep, strict=True) if kept]
+        self._last_name = [name for name, kept in zip(self._last_name, keep, strict=True) if kept]
 
 
 def final_labels(labels: list[OnlineLabel]) -> dict[tuple[float, float], str]:

@@ -1,8 +1,9 @@
-"""Overlapped speech: who else speaks where two people do, as VBx's and pyannote's pipelines assign it.
+"""Overlapped speech: finds the second speaker where two people speak, as VBx's pipelines do.
 
-Each window goes to one speaker, so that a second one has to be assigned afterwards, where something else says that two
-people speak: regions of overlap (here), or a segmentation with several local speakers in each chunk of a file
-(`duoplda.diarization.chunks`). Where neither is given, the second speaker of overlapped speech is missed.
+Each window is assigned to one speaker. A second one is assigned afterwards, where another tool says that two people
+speak: by regions of overlap (here), or by a segmentation with several local speakers in each chunk of a file
+(`duoplda.diarization.chunks`, as in pyannote's pipelines). Without either, the second speaker of overlapped speech is
+missed.
 """
 
 from __future__ import annotations
@@ -18,33 +19,34 @@ from duoplda.diarization.vbhmm import Floats
 from duoplda.diarization.windows import Diarization
 from duoplda.io import Coded
 
-LEAST = 0.01  # of the posterior of a turn, for its second speaker to be more than chance
+LEAST = 0.01  # with a smaller posterior, the second most probable speaker of a turn is no more than chance
 
 
 def second_speakers(turns: Diarization, regions: Regions) -> Diarization:
-    """The turns, and one of another speaker for the part of each of them that lies in a region of overlap.
+    """The turns, with a further turn of another speaker for each part of a turn that lies in a region of overlap.
 
-    The other speaker is the second most probable one of the turn, and where that one has less than 1 %, the one who
-    speaks closest in time, as VBx's recipes have it. The posterior of the new turn is that of the second speaker.
+    The other speaker is the second most probable one of the turn. If that one has a posterior below 1 %, it is the one
+    who speaks closest in time, as in VBx's recipes. The posterior of the new turn is that of its speaker in the turn
+    that it overlaps. The result is as good as the regions are: nothing checks here that two people speak in them.
 
     >>> from duoplda.diarization import Regions
     >>> columns = Coded.of(["f", "f"]), [0.0, 5.0], [5.0, 3.0], Coded.of(["ann", "bob"])
-    >>> found = Diarization(*columns, np.ones(2), Coded.of(["", ""]), np.zeros(2))
-    >>> both = second_speakers(found, Regions.of(["f"], [4.0], [5.5]))
+    >>> turns = Diarization(*columns, np.ones(2), Coded.of(["", ""]), np.zeros(2))
+    >>> both = second_speakers(turns, Regions.of(["f"], [4.0], [5.5]))
     >>> list(zip(both.speaker.values.tolist(), both.start.tolist(), both.end.tolist()))
     [('ann', 0.0, 5.0), ('bob', 4.0, 5.0), ('bob', 5.0, 8.0), ('ann', 5.0, 5.5)]
     """
     rows: list[int] = []
     spans: list[tuple[float, float]] = []
     others: list[tuple[str, float]] = []
-    files = rows_by_name(turns.file)
+    turns_of = rows_by_name(turns.file)
     for file, overlaps in rows_by_name(regions.file).items():
-        own = files.get(file, np.zeros(0, np.int64))
+        in_file = turns_of.get(file, np.zeros(0, np.int64))
         for start, end in _joined(regions.start[overlaps], regions.end[overlaps]):
-            for row in own[(turns.start[own] < end) & (turns.end[own] > start)].tolist():
+            for row in in_file[(turns.start[in_file] < end) & (turns.end[in_file] > start)].tolist():
                 begin = max(start, float(turns.start[row]))
                 stop = min(end, float(turns.end[row]))
-                other = _other(turns, own, row, (begin + stop) / 2)
+                other = _other(turns, in_file, row, (begin + stop) / 2)
                 if other is not None:
                     rows.append(row)
                     spans.append((begin, stop))
@@ -55,7 +57,7 @@ def second_speakers(turns: Diarization, regions: Regions) -> Diarization:
 
 
 def _joined(start: Floats, end: Floats) -> list[tuple[float, float]]:
-    """Regions that overlap as one."""
+    """The starts and ends of the regions of a file in order; those that overlap or touch become one region."""
     joined: list[tuple[float, float]] = []
     for a, b in sorted(zip(start.tolist(), end.tolist(), strict=True)):
         if joined and a <= joined[-1][1]:
@@ -65,12 +67,12 @@ def _joined(start: Floats, end: Floats) -> list[tuple[float, float]]:
     return joined
 
 
-def _other(turns: Diarization, own: NDArray[Any], row: int, moment: float) -> tuple[str, float] | None:
-    """Who else speaks in a turn, and the posterior of that; None where the file has one speaker."""
+def _other(turns: Diarization, in_file: NDArray[Any], row: int, moment: float) -> tuple[str, float] | None:
+    """The other speaker of a turn and the posterior of this speaker; None if the file has one speaker only."""
     second = str(turns.second.values[row])
     if second and turns.second_posterior[row] >= LEAST:
         return second, float(turns.second_posterior[row])
-    others = own[turns.speaker.codes[own] != turns.speaker.codes[row]]
+    others = in_file[turns.speaker.codes[in_file] != turns.speaker.codes[row]]
     if not len(others):
         return None
     away = np.maximum(turns.start[others] - moment, moment - turns.end[others])
@@ -79,14 +81,14 @@ def _other(turns: Diarization, own: NDArray[Any], row: int, moment: float) -> tu
 
 
 def _with(turns: Diarization, rows: NDArray[Any], spans: Floats, others: list[tuple[str, float]]) -> Diarization:
-    """The turns, and others of second speakers, in the order of files and times."""
+    """The turns and those of second speakers, which overlap `rows`, in the order of files and times."""
     names = [name for name, _ in others]
-    mine = turns[rows]
+    overlapped = turns[rows]
     order = np.lexsort(
         (
             np.append(np.zeros(len(turns)), np.ones(len(rows))),
             np.append(turns.start, spans[:, 0]),
-            np.append(turns.file.codes, mine.file.codes),
+            np.append(turns.file.codes, overlapped.file.codes),
         )
     )
 
@@ -97,18 +99,18 @@ def _with(turns: Diarization, rows: NDArray[Any], spans: Floats, others: list[tu
     voice_posterior = None
     if turns.voice is not None and turns.voice_posterior is not None:
         pairs = zip(turns.voice.values.tolist(), turns.voice_posterior.tolist(), strict=True)
-        of = dict(zip(turns.speaker.values.tolist(), pairs, strict=True))
-        known = [of.get(name, ("", 0.0)) for name in names]
-        voice = both(turns.voice, [name for name, _ in known])
-        voice_posterior = np.append(turns.voice_posterior, [p for _, p in known])[order]
+        voice_of = dict(zip(turns.speaker.values.tolist(), pairs, strict=True))
+        voices = [voice_of.get(name, ("", 0.0)) for name in names]
+        voice = both(turns.voice, [name for name, _ in voices])
+        voice_posterior = np.append(turns.voice_posterior, [p for _, p in voices])[order]
     return Diarization(
-        both(turns.file, mine.file.values.tolist()),
+        both(turns.file, overlapped.file.values.tolist()),
         np.append(turns.start, spans[:, 0])[order],
         np.append(turns.duration, spans[:, 1] - spans[:, 0])[order],
         both(turns.speaker, names),
         np.append(turns.posterior, [p for _, p in others])[order],
-        both(turns.second, mine.speaker.values.tolist()),
-        np.append(turns.second_posterior, mine.posterior)[order],
+        both(turns.second, overlapped.speaker.values.tolist()),
+        np.append(turns.second_posterior, overlapped.posterior)[order],
         voice,
         voice_posterior,
     )

@@ -1,10 +1,10 @@
-"""Who speaks when: NIST's RTTM (turns of speakers) and UEM (regions that are scored).
+"""NIST's file formats RTTM (turns of speakers) and UEM (regions that are scored).
 
 RTTM    SPEAKER file channel start duration <NA> <NA> speaker <NA> [<NA>]
 UEM     file channel start end
 
 Times are in seconds. Lines that start with ;; are comments, and RTTM lines of other types (LEXEME, SPKR-INFO, ...) are
-skipped. A file must have one channel in them, under any name.
+skipped. All lines about one audio file must have the same channel; its name does not matter.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from duoplda.io.common import PathLike, bad, content, held, open_lines, shown
 from duoplda.io.ids import MAX_ID, check_ids
 from duoplda.io.text import first_line
 
-MAX_SECONDS = 1e9  # about 30 years; a later time is taken for damage
+MAX_SECONDS = 1e9  # about 30 years; a later time is taken for an error in the file
 OTHER_TYPES = b"SEGMENT NOSCORE NO_RT_METADATA LEXEME NON-LEX NON-SPEECH FILLER EDIT IP SU CB A/P SPKR-INFO".split()
-NamesSeen = dict[bytes, tuple[int, int]]  # name as in the file -> its number, and the line where it came first
+NamesSeen = dict[bytes, tuple[int, int]]  # name as in the file -> its number, and the line in which it first occurs
 
 
 @dataclass(frozen=True, eq=False)
 class Turns:
     """Turns of speakers: in turn i, `speaker[i]` speaks in `file[i]` from `start[i]` for `duration[i]` seconds.
+
+    Turns may overlap and may be in any order. Names of speakers that occur in two files stand for one person.
 
     Example
     -------
@@ -57,7 +59,7 @@ class Turns:
 
     @property
     def end(self) -> np.ndarray:
-        """When each turn ends, (n,)."""
+        """(n,) the end of each turn in seconds."""
         return self.start + self.duration
 
     def __len__(self) -> int:
@@ -108,7 +110,7 @@ def _times(values: np.ndarray, name: str, n: int) -> np.ndarray:
 
 
 def is_rttm(path: PathLike) -> bool:
-    """Whether a file starts as RTTM does, with a comment (;;) or with a line of nine fields and a type of RTTM.
+    """Whether a file looks like RTTM: it starts with a comment (;;), or with a line of an RTTM type and nine fields.
 
     Example
     -------
@@ -129,7 +131,7 @@ def is_rttm(path: PathLike) -> bool:
 def read_rttm(path: PathLike) -> Turns:
     """Read the turns of an RTTM file, in the order of its lines.
 
-    Lines have nine or ten fields. A speaker who is `<NA>` is an error, and so are two channels of one file.
+    Lines have nine or ten fields. A turn without a speaker (`<NA>`) is an error, and so are two channels of one file.
 
     Example
     -------
@@ -147,7 +149,7 @@ def read_rttm(path: PathLike) -> Turns:
     for number, fields in _lines(path):
         if fields[0] != b"SPEAKER":
             if fields[0] not in OTHER_TYPES:
-                cause = f"type {shown(fields[0].decode('utf-8', 'replace'))} is not one of RTTM"
+                cause = f"{shown(fields[0].decode('utf-8', 'replace'))} is not a type of RTTM lines"
                 raise bad(path, f"line {number}", cause, "lines are `SPEAKER file channel start duration ...`")
             continue
         if len(fields) not in (9, 10):
@@ -198,9 +200,10 @@ def read_uem(path: PathLike) -> Regions:
 
 
 def write_rttm(path: PathLike, turns: Turns, *, force: bool = False) -> None:
-    """Write turns as RTTM, sorted by file, start and speaker, whole or not at all.
+    """Write turns as RTTM, sorted by file, start, duration and speaker.
 
-    Starts and ends are rounded to the microsecond, so that turns that touch still do.
+    The file is written whole or not at all, and replaces another only with `force`. Starts and ends are rounded to the
+    microsecond, so that turns that touch still touch in the file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -211,22 +214,22 @@ def write_rttm(path: PathLike, turns: Turns, *, force: bool = False) -> None:
     for column in (turns.file, turns.speaker):
         check_ids(path, np.ascontiguousarray(column.names), token=True)
     if "<NA>" in turns.speaker.names.tolist():
-        raise bad(path, "", "a speaker is called <NA>, which means in RTTM that there is none", "name the speaker")
+        raise bad(path, "", "a speaker is called <NA>, which in RTTM means no speaker", "give the speaker another name")
     file, speaker = (np.argsort(np.argsort(c.names))[c.codes] for c in (turns.file, turns.speaker))
     ordered = turns[np.lexsort((speaker, turns.duration, turns.start, file))]
     start = np.rint(ordered.start * 1e6)
-    duration = np.rint(ordered.end * 1e6) - start  # of rounded ends, and not a rounded duration
+    duration = np.rint(ordered.end * 1e6) - start  # from the rounded end: a rounded duration could leave a gap
     columns = ordered.file.values.tolist(), start.tolist(), duration.tolist(), ordered.speaker.values
     lines = (
-        f"SPEAKER {file} 1 {micro / 1e6:.6f} {length / 1e6:.6f} <NA> <NA> {who} <NA> <NA>\n"
-        for file, micro, length, who in zip(*columns, strict=True)
+        f"SPEAKER {file} 1 {micro / 1e6:.6f} {length / 1e6:.6f} <NA> <NA> {name} <NA> <NA>\n"
+        for file, micro, length, name in zip(*columns, strict=True)
     )
     with atomic_path(path, force=force) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as out:
         out.writelines(lines)
 
 
 def _coded(path: PathLike, seen: NamesSeen, codes: np.ndarray) -> Coded:
-    """The column with these codes; a name that does not print or is too long is an error with its line."""
+    """The column with these codes; a name that is not printable or too long is an error that says the line."""
     names = []
     for raw, (_, number) in seen.items():
         try:
@@ -241,20 +244,21 @@ def _coded(path: PathLike, seen: NamesSeen, codes: np.ndarray) -> Coded:
 
 
 def _lines(path: PathLike) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the fields of each line that is neither blank nor a comment, with its number."""
-    longest = 1 << 16  # bytes; a longer line is that of a binary file, which must not fill the memory
-    first_line(path)  # raises the error that says why a file is no text
+    """Yield the number and the fields of each line that is neither blank nor a comment."""
+    longest = 1 << 16  # bytes; a longer line means a binary file, which must not fill the memory
+    first_line(path)  # if the file is not text, this raises an error that says why
     with open_lines(path) as f:
         for number, line in enumerate(iter(partial(f.readline, longest), b""), 1):
             if len(line) == longest:
-                raise bad(path, f"line {number}", f"is longer than {longest >> 10} kB", "not a text list")
+                remedy = "give a text file, with a turn or a region in each line"
+                raise bad(path, f"line {number}", f"is longer than {longest >> 10} kB", remedy)
             fields = line.split()
             if fields and not fields[0].startswith(b";;"):
                 yield number, fields
 
 
 def _check_channel(path: PathLike, number: int, channels: dict[bytes, bytes], file: bytes, channel: bytes) -> None:
-    """Refuse a second channel of a file: its turns would be scored as if they were of the first."""
+    """Refuse a second channel of a file: its turns would be scored as if they were turns of the first channel."""
     if channels.setdefault(file, channel) != channel:
         cause = f"{shown(file.decode('utf-8', 'replace'))} has a second channel"
         raise bad(path, f"line {number}", cause, "give each channel a file name of its own")

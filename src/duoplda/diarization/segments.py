@@ -1,7 +1,8 @@
-"""Segments of recordings: Kaldi's `segments` and the `.seg` of VBx, lines `segment file start end`.
+"""Segments of audio files: Kaldi's `segments` and the `.seg` of VBx, lines `segment file start end`.
 
-Where there is no such list, the ids of embeddings may say it (`segments_of_ids`), and RTTM, `.lab` files or lists of
-`file start end` which parts of files are speech, or overlapped speech (`read_regions`).
+Without such a list, the ids of embeddings may contain the file and the times (`segments_of_ids`). RTTM, `.lab` files
+and lists of `file start end` have regions of files, such as those with speech or with overlapped speech
+(`read_regions`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from duoplda.io.text import first_line, line_of, read_list, write_columns
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Stretches of audio files that have names: segment `ids[i]` is `file[i]` from `start[i]` to `end[i]` seconds.
+    """Parts of audio files that have ids: segment `ids[i]` is `file[i]` from `start[i]` to `end[i]` seconds.
 
-    They may overlap, as the windows do that a network takes embeddings of.
+    Segments may overlap, as windows do from which embeddings are computed.
 
     >>> segments = Segments(np.array(["w1", "w2"]), Coded.of(["f", "f"]), np.array([0.0, 0.24]), np.array([1.44, 1.68]))
     >>> len(segments), segments.file.values.tolist()
@@ -51,7 +52,7 @@ class Segments:
 
 
 def rows_by_name(column: Coded) -> dict[str, Ints]:
-    """The rows of a column that have each of its names, in the order of `names`; names that no row has are left out.
+    """The rows of a column with each of its names, in the order of `names`; names without a row are left out.
 
     >>> {name: rows.tolist() for name, rows in rows_by_name(Coded.of(["g", "f", "g"])).items()}
     {'g': [0, 2], 'f': [1]}
@@ -63,7 +64,7 @@ def rows_by_name(column: Coded) -> dict[str, Ints]:
 
 
 def read_segments(path: PathLike) -> Segments:
-    """Read segments: lines `segment file start end`, times in seconds. No two segments may have the same name.
+    """Read segments: lines `segment file start end`, with times in seconds. No two segments may have the same id.
 
     Example
     -------
@@ -81,16 +82,18 @@ def read_segments(path: PathLike) -> Segments:
     if wrong.any():
         row = int(wrong.argmax())
         cause = f"goes from {start[row]:g} to {end[row]:g}"
-        raise bad(path, line_of(path, row), cause, "lines are `segment file start end`, in seconds, 0 <= start < end")
+        raise bad(path, line_of(path, row), cause, "lines are `segment file start end` in seconds, 0 <= start < end")
     if len(ids.names) != len(ids):
         code = int(np.flatnonzero(np.bincount(ids.codes) > 1)[0])
-        place = line_of(path, int(np.flatnonzero(ids.codes == code)[1]))
-        raise bad(path, place, f"segment {shown(str(ids.names[code]))} has a line already", "ids must differ")
+        line = line_of(path, int(np.flatnonzero(ids.codes == code)[1]))
+        raise bad(path, line, f"segment {shown(str(ids.names[code]))} has a line already", "ids must differ")
     return Segments(ids.values, file, start, end)
 
 
 def write_segments(path: PathLike, segments: Segments, *, force: bool = False) -> None:
-    """Write segments as Kaldi does: lines `segment file start end`, whole or not at all.
+    """Write segments as lines `segment file start end`, as in Kaldi.
+
+    The file is written whole or not at all, and replaces another only with `force`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -105,9 +108,9 @@ def write_segments(path: PathLike, segments: Segments, *, force: bool = False) -
 
 
 def segments_of_ids(ids: np.ndarray) -> Segments:
-    """The segments whose ids say `file-start-end`; between these may be `_` too.
+    """The segments of embeddings with ids like `file-start-end` or `file_start_end`.
 
-    Times with a point are seconds, and whole numbers hundredths of a second, as in the ids of Kaldi.
+    Times with a decimal point are seconds. Whole numbers are hundredths of a second, as in Kaldi's ids.
 
     >>> segments = segments_of_ids(np.array(["mon-0000150-0000300", "tue_0.00_1.50"]))
     >>> segments.file.values.tolist(), segments.start.tolist(), segments.end.tolist()
@@ -118,16 +121,16 @@ def segments_of_ids(ids: np.ndarray) -> Segments:
     times = [[float(t) / (1 if "." in t else 100) for t in m.groups()[1:]] if m else [0.0, 0.0] for m in parts]
     wrong = [name for name, (start, end) in zip(ids.tolist(), times, strict=True) if not start < end <= MAX_SECONDS]
     if wrong:
-        cause = f"{len(wrong)} ids of embeddings do not say `file-start-end`: {some(wrong)}"
+        cause = f"{len(wrong)} ids of embeddings are not like `file-start-end`: {some(wrong)}"
         raise DuopldaError(f"{cause}; give a list of segments, with lines `segment file start end`")
     start, end = np.array(times).reshape(-1, 2).T
     return Segments(ids, Coded.of([m[1] for m in parts if m]), start, end)
 
 
 def read_regions(path: PathLike) -> Regions:
-    """Read stretches of files: the turns of RTTM, lines `file start end`, or a `.lab` of one file, `start end label`.
+    """Read regions of audio files: from RTTM, from lines `file start end`, or from a `.lab`, lines `start end label`.
 
-    The file of a `.lab` is called as the list is, without its suffix.
+    A `.lab` is about one audio file, whose name is that of the `.lab` without its suffix.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +162,7 @@ def read_regions(path: PathLike) -> Regions:
 
 
 def lists_segments(path: PathLike) -> bool:
-    """Whether a list has segments with ids of their own, and not only regions of files.
+    """Whether a list has segments with ids, and not regions (RTTM, `.lab`, `file start end`).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -180,9 +183,9 @@ def within(segments: Segments, regions: Regions) -> np.ndarray:
     inside = np.zeros(len(segments), bool)
     regions_of = rows_by_name(regions.file)
     for name, rows in rows_by_name(segments.file).items():
-        mine = regions_of.get(name, np.zeros(0, np.int64))
+        in_file = regions_of.get(name, np.zeros(0, np.int64))
         middle = (segments.start[rows] + segments.end[rows]) / 2
-        opened = np.searchsorted(np.sort(regions.start[mine]), middle, "right")
-        closed = np.searchsorted(np.sort(regions.end[mine]), middle, "right")
+        opened = np.searchsorted(np.sort(regions.start[in_file]), middle, "right")
+        closed = np.searchsorted(np.sort(regions.end[in_file]), middle, "right")
         inside[rows] = opened > closed
     return inside

@@ -1,4 +1,4 @@
-"""Windows of audio files: their embeddings, the share of their time that is new, and the turns that they join to."""
+"""Windows of audio files: their embeddings, the share of their time that is new, and the turns that they form."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from duoplda.diarization.vbhmm import Floats, Ints
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.io import Coded
 
-PAUSE = 1e-6  # seconds; times in files are rounded to the microsecond, so a shorter gap is none
-OnMissing = Callable[[NDArray[Any]], object]  # gets the ids of what is missing
+PAUSE = 1e-6  # seconds; times in files are rounded to the microsecond, so a shorter gap is a rounding error
+OnMissing = Callable[[NDArray[Any]], object]  # a function that receives the ids of what is missing
 
 
 @dataclass(frozen=True, eq=False)
 class Diarization(Turns):
-    """The turns that `diarize` found, and how sure it is of their speakers.
+    """Turns with the probabilities of their speakers, the result of `diarize`.
 
-    The posterior of a turn is the mean over its windows of the probability that its speaker speaks in them. It is a
-    probability within the model: where the model is wrong for the recording, it is too sure.
+    The posterior of a turn is the probability that its speaker speaks, averaged over its windows. It is a probability
+    within the model, and too large where the model does not fit the recording: use it to decide which turns to check
+    first, and not as the share of turns that are right.
 
     >>> diarization = Diarization(
     ...     Coded.of(["f"]), [0.0], [2.5], Coded.of(["ann"]), np.array([0.8]), Coded.of(["bob"]), np.array([0.2])
@@ -37,11 +38,11 @@ class Diarization(Turns):
     ([2.5], [0.8], ['bob'])
     """
 
-    posterior: np.ndarray  # (n,) of the speaker of each turn
-    second: Coded  # the most probable other speaker of the file; "" where there is none
-    second_posterior: np.ndarray  # (n,), 0 where there is none
-    voice: Coded | None = None  # the known voice that the speaker most probably is; None: nobody is known
-    voice_posterior: np.ndarray | None = None  # (n,)
+    posterior: np.ndarray  # (n,) the probability of the speaker of each turn
+    second: Coded  # the most probable other speaker of the file; "" if there is none
+    second_posterior: np.ndarray  # (n,) the probability of that one; 0 if there is none
+    voice: Coded | None = None  # the most probable known voice of the speaker; None: no voices were given
+    voice_posterior: np.ndarray | None = None  # (n,) the probability that the speaker is this voice
 
     def __getitem__(self, rows: slice | np.ndarray) -> Diarization:
         """Return some of the turns."""
@@ -54,7 +55,9 @@ class Diarization(Turns):
 
 
 def new_share(start: ArrayLike, end: ArrayLike) -> float:
-    """The seconds that the windows of a file cover, as a share of the seconds of all windows.
+    """The time that the windows of a file cover, as a share of the sum of their lengths.
+
+    It is 1 if windows do not overlap, and about hop / length if they overlap regularly.
 
     >>> new_share([0.0, 0.5, 1.0, 9.0], [1.0, 1.5, 2.0, 10.0])
     0.75
@@ -67,7 +70,9 @@ def new_share(start: ArrayLike, end: ArrayLike) -> float:
 
 
 def runs(start: Floats, end: Floats, size: int) -> Ints:
-    """(T,) the run of each window, 0, 1, ...: `size` windows that follow each other without a pause, or what is left.
+    """(T,) the run of each window, 0, 1, ...
+
+    A run has `size` windows that follow each other without a pause, or fewer before a pause.
 
     >>> runs(np.array([0.0, 1.0, 2.0, 9.0]), np.array([2.0, 3.0, 4.0, 11.0]), 2).tolist()
     [0, 0, 1, 2]
@@ -78,29 +83,31 @@ def runs(start: Floats, end: Floats, size: int) -> Ints:
 
 
 def turn_starts(start: Floats, end: Floats, speaker: NDArray[Any]) -> Ints:
-    """The rows at which turns begin, of windows in the order of time."""
+    """The rows of the windows, which are in the order of time, at which turns begin."""
     return np.append(0, np.flatnonzero((start[1:] - end[:-1] > PAUSE) | (speaker[1:] != speaker[:-1])) + 1)
 
 
 def rows_by_file(segments: Segments) -> Iterator[tuple[str, Ints]]:
     """Yield the name of each file and the rows of its segments in the order of time.
 
-    Segments that lie within others are refused: their neighbours in time would not be their neighbours in the list.
+    Segments that lie within others are refused: turns are formed from neighbouring windows, whose starts and ends must
+    both be in the order of time.
     """
     for name, unordered in rows_by_name(segments.file).items():
         rows = unordered[np.lexsort((segments.end[unordered], segments.start[unordered]))]
         inside = np.flatnonzero(np.diff(segments.end[rows]) < 0)
         if len(inside):
             ids = some(segments.ids[rows[inside + 1]])
-            raise DuopldaError(f"file {name}: segments lie within others: {ids}. Give windows of one length")
+            raise DuopldaError(f"file {name}: segments lie within others: {ids}; give windows of one length")
         yield name, rows
 
 
 def as_turns(segments: Segments, speaker: ArrayLike) -> Turns:
-    """The turns of segments whose speakers (n,) are known, file by file.
+    """The turns of segments whose speakers (n,) are known.
 
-    Segments of one speaker that overlap or follow each other without a pause become one turn. Where turns of two
-    speakers overlap, each gets half of the overlap, so that at most one speaker speaks at a time.
+    Segments of one speaker that overlap, or follow each other without a pause, become one turn. Where segments of two
+    speakers overlap, each speaker gets half of the overlap, so at most one person speaks at a time. If people do speak
+    at the same time, use `diarize_chunks`, or give `diarize` the regions of overlap.
 
     >>> from duoplda.io import Coded
     >>> segments = Segments(np.array(["a", "b"]), Coded.of(["f", "f"]), np.array([0.0, 1.0]), np.array([2.0, 3.0]))
@@ -115,8 +122,8 @@ def as_turns(segments: Segments, speaker: ArrayLike) -> Turns:
         files += [file] * len(parts[-1][0])
     if not parts:
         return Turns.of([], [], [], [])
-    start, end, who = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Turns.of(files, start, end - start, who)
+    start, end, names_of_turns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Turns.of(files, start, end - start, names_of_turns)
 
 
 def with_confidence(
@@ -125,14 +132,14 @@ def with_confidence(
     posteriors: dict[str, tuple[NDArray[Any], Floats]],
     voices: dict[str, tuple[str, float]] | None = None,
 ) -> Diarization:
-    """The turns of segments, with the posteriors of their speakers.
+    """The turns of segments, with the probabilities of their speakers.
 
     Parameters
     ----------
     segments, speaker : as for `as_turns`
-    posteriors : file -> names (S,) of its speakers, of which some may be the same, and the probabilities (T, S) of its
-        windows in the order of time
-    voices : name of a speaker -> the known voice that is most probably theirs, and its probability
+    posteriors : file -> the names (S,) of its speakers, and their probabilities (T, S) in its windows, in the order of
+        time. If linking has given several speakers one name, their probabilities are added
+    voices : name of a speaker -> the most probable known voice of this speaker, and its probability
 
     Example
     -------
@@ -142,22 +149,22 @@ def with_confidence(
     [0.8]
     """
     turns = as_turns(segments, speaker)
-    sure: list[Floats] = []
+    posterior: list[Floats] = []
     second: list[str] = []
-    doubt: list[Floats] = []
+    second_posterior: list[Floats] = []
     for file, rows in rows_by_file(segments):
         names, column = np.unique(posteriors[file][0], return_inverse=True)
         gamma = posteriors[file][1] @ np.eye(len(names))[column]  # (T, people)
         first = turn_starts(segments.start[rows], segments.end[rows], speaker[rows])
         mean = np.add.reduceat(gamma, first, axis=0) / np.diff(np.append(first, len(rows)))[:, None]
         turn = np.arange(len(first))
-        who = np.searchsorted(names, speaker[rows[first]])
-        sure.append(mean[turn, who])
-        mean[turn, who] = -1  # so that somebody else is the second, if there is anybody
+        speaker_column = np.searchsorted(names, speaker[rows[first]])
+        posterior.append(mean[turn, speaker_column])
+        mean[turn, speaker_column] = -1  # so that the largest of the row is that of another speaker, if there is one
         other = mean.argmax(axis=1)
         second += names[other].tolist() if len(names) > 1 else [""] * len(first)
-        doubt.append(np.maximum(mean[turn, other], 0))
-    confidence = np.concatenate(sure), Coded.of(second), np.concatenate(doubt)
+        second_posterior.append(np.maximum(mean[turn, other], 0))
+    confidence = np.concatenate(posterior), Coded.of(second), np.concatenate(second_posterior)
     if voices is None:
         return Diarization(turns.file, turns.start, turns.duration, turns.speaker, *confidence)
     voice, probability = zip(*(voices[name] for name in turns.speaker.values.tolist()), strict=True)
@@ -166,7 +173,7 @@ def with_confidence(
 
 
 def _joined(start: Floats, end: Floats, speaker: NDArray[Any]) -> tuple[Floats, Floats, NDArray[Any]]:
-    """Start, end and speaker of the turns of one file's windows, which are in the order of time."""
+    """The starts, ends and speakers of the turns of one file, whose windows are in the order of time."""
     first = turn_starts(start, end, speaker)
     last = np.append(first[1:] - 1, len(start) - 1)
     start = start[first]
@@ -182,12 +189,12 @@ def embeddings_of(
     absent: OnMissing | None = None,
     unlisted: OnMissing | None = None,
 ) -> tuple[Array, Ints]:
-    """(n, d) the embeddings of segments, and the rows of those that have one; see `diarize` for the arguments."""
+    """(n, d) the embeddings of segments, and the rows of the segments that have one; arguments are as for `diarize`."""
     n = len(segments)
     if not isinstance(recordings, Recordings):
         X = to_numpy(check_rows(recordings)[0])
         if len(X) != n:
-            raise DuopldaError(f"{len(X)} embeddings for {n} segments: give one for each segment, or Recordings")
+            raise DuopldaError(f"{len(X)} embeddings for {n} segments: give one for each segment, or `Recordings`")
         check_finite(X)
         return X, np.arange(n)
     vectors, present, others = _collected(recordings, segments.ids)
@@ -200,16 +207,16 @@ def embeddings_of(
         if len(ids) and left_out is not None:
             left_out(ids)
     if vectors is None or not present.any():
-        raise DuopldaError("no segment has an embedding: the ids of the two must be the same")
+        raise DuopldaError("no segment has an embedding: segments and embeddings must have the same ids")
     bad = present & ~np.isfinite(vectors).all(axis=1)
     if bad.any():
-        cause = f"the embeddings of {bad.sum()} segments have NaN or infinity in them"
-        raise DuopldaError(f"{cause}: {some(segments.ids[bad])}")
+        cause = f"the embeddings of {bad.sum()} segments have NaN or infinity in them: {some(segments.ids[bad])}"
+        raise DuopldaError(f"{cause}; remove these segments, or compute their embeddings again")
     return vectors, np.flatnonzero(present)
 
 
 def _collected(recordings: Recordings, ids: NDArray[Any]) -> tuple[Array | None, NDArray[np.bool_], NDArray[Any]]:
-    """The vectors of recordings in the order of `ids`, which ids have one, and the ids of all other recordings."""
+    """The vectors of recordings in the order of `ids`, whether each id has one, and the ids of other recordings."""
     n = len(ids)
     order = np.argsort(ids)
     present = np.zeros(n, bool)
@@ -219,7 +226,8 @@ def _collected(recordings: Recordings, ids: NDArray[Any]) -> tuple[Array | None,
         rows = order[place]
         repeated = present[rows] | (np.bincount(rows, minlength=n)[rows] > 1)
         if repeated.any():
-            raise DuopldaError(f"two embeddings have the same id: {some(np.unique(ids[rows[repeated]]))}")
+            cause = f"two embeddings have the same id: {some(np.unique(ids[rows[repeated]]))}"
+            raise DuopldaError(f"{cause}; ids must differ")
         X = np.zeros((n, vectors.shape[1]), vectors.dtype) if X is None else X
         X[rows] = vectors
         present[rows] = True
@@ -228,9 +236,9 @@ def _collected(recordings: Recordings, ids: NDArray[Any]) -> tuple[Array | None,
 
 
 def _wanted(part: Recordings, known: NDArray[Any]) -> Iterator[tuple[Ints, NDArray[Any], NDArray[Any]]]:
-    """Yield the places of recordings among known, sorted ids, their vectors, and the ids of the other recordings."""
+    """Yield the places of recordings among sorted ids, their vectors, and the ids of recordings not among them."""
     for chunk in part.chunks():
         if chunk.ids is None or chunk.ids.dtype.kind != "U":
-            raise DuopldaError("the recordings have no ids, or numbers: they must have the ids of the segments")
+            raise DuopldaError("the recordings have no ids, or numbers as ids: they must have the ids of the segments")
         place = lab.places(chunk.ids, known)
         yield place[place >= 0], to_numpy(chunk.X)[place >= 0], chunk.ids[place < 0]

@@ -76,21 +76,21 @@ def diarize(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Find the speaker of each segment of files, write the turns, and return how many there are, in all and by file.
+    """Find the speaker of each segment of files, write the turns, and return their numbers in total and by file.
 
-    With `audio` and `extractor`, windows of the audio are embedded first, wherever there is speech.
+    With `audio` and `extractor`, windows of speech are first found in the audio and embedded.
     """
     _check_recordings(embeddings, audio, extractor, segments, ids)
-    refuse(not hmm and not refine, "`hmm` is about the refinement: leave out either of the two")
+    refuse(not hmm and not refine, "without `refine` there is no HMM to leave out: give one of the two options")
     cause = "`speakers` is the number itself: leave out `min_speakers` and `max_speakers`"
     refuse(speakers is not None and (min_speakers is not None or max_speakers is not None), cause)
     known_or_linked = link or speakers_known is not None or registry is not None
-    cause = "`cannot_link_within` is for `link`, or for known speakers"
+    cause = "`cannot_link_within` has an effect only with `link`, or with known speakers"
     refuse(cannot_link_within and not known_or_linked, cause)
     _check_outputs(out, confidence, report)
     lists = ids, model, transform, segments, overlap, speakers_known, extractor, *(audio or [])
     check_outputs([out, confidence, report], force, [embeddings], lists)
-    numbers: dict[str, dict[int, float]] = {}  # of speakers: a probability of each, by file
+    numbers: dict[str, dict[int, float]] = {}  # file -> the probability of each number of speakers
     with (
         embedded_windows(audio, extractor, embeddings, segments, note, show) as (embeddings, segments),
         reader("cpu", None, note, show, columns=columns, domain_check=domain_check) as (read, _),
@@ -147,17 +147,17 @@ def _check_recordings(
     segments: PathLike | None,
     ids: str | None,
 ) -> None:
-    """Refuse all but embeddings, or audio and its extractor."""
+    """Refuse everything except embeddings alone, or audio with its extractor."""
     one_of_two = (embeddings is None) != (audio is None) and (audio is None) == (extractor is None)
     refuse(not one_of_two, "give either `embeddings`, or `audio` and `extractor`")
-    cause = "`segments` and `ids` are for `embeddings`: windows of `audio` are where speech is"
+    cause = "`segments` and `ids` are for `embeddings`: in `audio`, windows are taken where speech is found"
     refuse(audio is not None and (segments is not None or ids is not None), cause)
 
 
 def _check_outputs(out: PathLike, confidence: PathLike | None, report: PathLike | None) -> None:
-    """Refuse a table of another format, and two outputs of one name."""
+    """Refuse a table of an unknown format, and two outputs with the same path."""
     no_table = confidence is not None and Path(confidence).suffix.lower() not in TABLE_SUFFIXES
-    refuse(no_table, f"`confidence` {confidence}: a table ends in {', '.join(TABLE_SUFFIXES)}")
+    refuse(no_table, f"`confidence` {confidence}: the name of a table must end in {', '.join(TABLE_SUFFIXES)}")
     outputs = [Path(path).resolve() for path in (out, confidence, report) if path is not None]
     refuse(len({*outputs}) < len(outputs), "`out`, `confidence` and `report` must be different files")
 
@@ -165,7 +165,7 @@ def _check_outputs(out: PathLike, confidence: PathLike | None, report: PathLike 
 def _summary(
     turns: diarization.Diarization, numbers: dict[str, dict[int, float]], known: Sides | None
 ) -> dict[str, Any]:
-    """How many speakers, known speakers and turns there are, and what is known of each file."""
+    """The numbers of speakers, of known speakers and of turns, and the same with the turns for each file."""
     files: dict[str, dict[str, Any]] = {}
     for code, name in enumerate(turns.file.names.tolist()):
         part = turns[turns.file.codes == code]
@@ -181,7 +181,7 @@ def _summary(
 def _windows(
     segments: PathLike | None, embedded: EmbeddedIds, unlisted: Callable[[NDArray[Any]], None]
 ) -> diarization.Segments:
-    """The windows of a list of segments; or those that ids of embeddings name, in the regions of speech if given."""
+    """The windows of a list of segments, or those in the ids of embeddings, inside the regions of speech if given."""
     if segments is not None and lists_segments(segments := held(segments)):
         return diarization.read_segments(segments)
     windows = segments_of_ids(embedded.all_ids().astype(str))
@@ -194,7 +194,7 @@ def _windows(
 
 
 def confidence_of(turns: diarization.Diarization) -> dict[str, Coded | NDArray[Any]]:
-    """The columns of a table: each turn, the posteriors of its speaker and of the second best, and the known voice."""
+    """The columns of the table of turns: the probabilities of the speaker and of the second best, and the voice."""
     columns: dict[str, Coded | NDArray[Any]]
     columns = {"file": turns.file, "start": turns.start.round(6), "end": turns.end.round(6), "speaker": turns.speaker}
     columns |= {"posterior": turns.posterior.round(6), "second": turns.second}

@@ -1,4 +1,4 @@
-"""Linking: speakers who are named file by file get names that hold for all files."""
+"""Linking: gives the speakers of several files names that hold in all of these files."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def link(
     note: Note = silent,
     show: Show = silent,
 ) -> dict[str, Any]:
-    """Give all local speakers of several files who are one person the same name, and write turns or recordings."""
+    """Find the same people among the local speakers of several files, and write turns or recordings with names."""
     as_turns = Path(out).suffix.lower() == ".rttm"
     either = (not rttm) == (local is None) or (rttm and segments is None)
     refuse(either, "give either `rttm` with `segments`, or `local`")
-    cause = "turns are written where turns are read: give `rttm`, or an `out` that does not end in .rttm"
+    cause = "turns can be written only if turns are read: give `rttm`, or an `out` that does not end in .rttm"
     refuse(as_turns and not rttm, cause)
-    cause = "`cannot_link_within` needs `segments`, which say of which file a segment is"
+    cause = "`cannot_link_within` needs `segments`, which say which file each segment is of"
     refuse(cannot_link_within and segments is None, cause)
     lists = *rttm, segments, local, model, sessions, channels, occasions, speakers_known
     files.check_outputs([out], force, [embeddings], [ids, *lists])
@@ -75,8 +75,8 @@ def link(
     with files.reader(device, dask, note, show, **reading, domain_check=domain_check) as (read, place):
         cuts = None if segments is None else read_segments(segments)
         if cuts is not None and discount == 1 and (overlap := overlap_of_segments(cuts)) > 1.5:
-            said = f"a second of speech is in {overlap:.1f} segments, and counts as often"
-            warnings.warn(f"{said}; see `discount` {1 / overlap:.2f}", UserWarning, stacklevel=2)
+            cause = f"a second of speech is in {overlap:.1f} segments on average, and counts as often"
+            warnings.warn(f"{cause}; give `discount` {1 / overlap:.2f}", UserWarning, stacklevel=2)
         turns = read_turns(rttm) if rttm else None
         who = _local_speakers(turns, cuts, local, columns, allow_missing, strict, note)
         labels = files.labels_by_id(sessions, channels, columns)

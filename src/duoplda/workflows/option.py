@@ -331,10 +331,10 @@ ClusterPrior = Annotated[
     "The probability that two sessions drawn at random are of one speaker; without it, it is learned.",
 ]
 NumberOfSpeakers = Annotated[int | None, Option("The number of speakers, if it is known.", min=1)]
-SpeakersOfFile = Annotated[int | None, Option("The number of speakers of each file.", min=1)]
+SpeakersOfFile = Annotated[int | None, Option("The number of speakers of each file, if it is known.", min=1)]
 FewestSpeakers = Annotated[int | None, Option("The smallest number of speakers.", min=1)]
 MostSpeakers = Annotated[int | None, Option("The largest number of speakers.", min=1)]
-SpeakersKnown = Annotated[File, "Speakers that `duoplda enroll` wrote; a cluster may be one of them."]
+SpeakersKnown = Annotated[File, "Known speakers, from `duoplda enroll`: whoever is one of them gets that name."]
 KnownVoices = Annotated[
     File, Option("A registry of known voices (`duoplda voices`), instead of --speakers-known.", read=str)
 ]
@@ -343,50 +343,51 @@ CannotLink = Annotated[File, "Pairs of recordings of different speakers, one pai
 Weight = Annotated[float, "A factor on all log-likelihood ratios; below 1, they count for less against the prior."]
 SegmentsAre = Annotated[
     Literal["sessions", "recordings"] | None,
-    "What segments are to the model.  [as in its training, if that is known, else sessions]",
+    "What a segment is to the model: a session, or one of the recordings of a session.  [as in its training, if "
+    "that is known, else sessions]",
 ]
 Refine = Annotated[bool, "After the merges, move single sessions where that makes the clusters more probable."]
 ClusterReport = Annotated[File, "An HTML page about the clusters to write."]
 Merges = Annotated[File, "The tree of merges to write: .tsv, .csv or .parquet."]
-CannotLinkWithin = Annotated[bool, "Never link two speakers of the same file."]
+CannotLinkWithin = Annotated[bool, "Never take two speakers of one file for the same person."]
 
 LinkEmbeddings = Annotated[PathLike, "Embeddings of the segments, or of the recordings of --local."]
-LinkedOut = Annotated[PathLike, "Turns to write (.rttm), or recordings: .tsv, .csv, .parquet, else Kaldi's utt2spk."]
-TurnFiles = Annotated[Sequence[PathLike], "Who speaks when in one or several files; repeat the option for more."]
+LinkedOut = Annotated[PathLike, "Turns to write (.rttm), or a list of recordings: .tsv, .csv, .parquet, else utt2spk."]
+TurnFiles = Annotated[Sequence[PathLike], "The turns of one or several files (RTTM); repeat the option for more."]
 LinkSegments = Annotated[File, "The segments of files: lines `segment file start end`; --rttm needs them."]
 LocalSpeakers = Annotated[File, "The local speaker of each recording (utt2spk), instead of --rttm."]
 SessionsOfSpeaker = Annotated[File, "The session of each recording (utt2sess); names count within a speaker."]
-LinkDiscount = Annotated[float, "How much each segment counts as evidence; below 1 where segments overlap."]
+LinkDiscount = Annotated[float, "How much each segment counts; give less than 1 if segments overlap."]
 
 AnyModel = Annotated[PathLike, "The model: a file of `duoplda train`, or the PLDA of VBx, pyannote, Kaldi and others."]
 TurnsOut = Annotated[PathLike, "The turns of all files to write, as RTTM."]
-SegmentEmbeddings = Annotated[File, "Embeddings of the segments."]
+SegmentEmbeddings = Annotated[File, "Embeddings of the segments (windows of the files)."]
 Segments = Annotated[
     File,
-    "The segments of files: lines `segment file start end`. Or regions of speech (RTTM, .lab, `file start "
-    "end`), where ids are `file-start-end`.  [by the ids]",
+    "The segments of files: lines `segment file start end`. Not needed where ids of embeddings are "
+    "`file-start-end`; regions of speech (RTTM, .lab, `file start end`) may then be given.  [by the ids]",
 ]
-Overlap = Annotated[File, "Regions where two people speak (RTTM, .lab, `file start end`): they get a second speaker."]
+Overlap = Annotated[File, "Regions where two people speak, which get a second speaker: RTTM, .lab, `file start end`."]
 Transform = Annotated[File, "The file transform.h5 or xvec_transform.npz that belongs to the model."]
 Start = Annotated[
     Literal["ratios", "vbx", "pyannote"],
     "How first labels are found: by exact likelihood ratios, or as VBx or pyannote does.",
 ]
-Hmm = Annotated[bool, "Refine with a hidden Markov model, in which segments follow each other in time."]
-RefineTurns = Annotated[bool, "Refine the first labels; without it they are the result."]
+Hmm = Annotated[bool, "Refine with a hidden Markov model; without it, refine as if segments had no order in time."]
+RefineTurns = Annotated[bool, "Refine the first labels; without this, the first labels are the result."]
 Fa = Annotated[float | None, "The factor on the evidence of each segment (Fa of VBx).  [by the file]"]
-Fb = Annotated[float | None, "The factor on the cost of each speaker (Fb of VBx).  [by the model and the file]"]
+Fb = Annotated[float | None, "The factor on the cost of a speaker (Fb of VBx).  [by the model and the file]"]
 Loop = Annotated[float | None, "The probability that the next segment is of the same speaker.  [by the file]"]
-SegmentDiscount = Annotated[float | None, "How much each segment counts as evidence.  [by how far segments overlap]"]
+SegmentDiscount = Annotated[float | None, "How much each segment counts, at most 1.  [by how far segments overlap]"]
 SegmentPrior = Annotated[float, "The probability that two segments of a file are of one speaker."]
 Dimensions = Annotated[
     int | None, Option("The number of dimensions to use, those where speakers differ most.  [all]", min=1)
 ]
-Link = Annotated[bool, "Find the same people in several files."]
+Link = Annotated[bool, "Find the same people in several files, and give them the same names."]
 LinkPrior = Annotated[float, "The probability that two speakers of different files are one person."]
-KnownPrior = Annotated[float, "The probability that a speaker is one of --speakers-known."]
-Confidence = Annotated[File, "A table (.tsv, .csv, .parquet) to write: how sure the speaker of each turn is."]
-TurnsReport = Annotated[File, "An HTML page to write: a timeline of each file, and the turns that are doubtful."]
+KnownPrior = Annotated[float, "The probability that a speaker is one of the known voices."]
+Confidence = Annotated[File, "A table (.tsv, .csv, .parquet) to write: the probability of the speaker of each turn."]
+TurnsReport = Annotated[File, "An HTML page to write: a timeline of each file, and the most doubtful turns."]
 
 # -- embed
 
