@@ -36,7 +36,7 @@ from duoplda.errors import DuopldaError
 from duoplda.estimators.backend import Backend
 from duoplda.evaluation.calibration import StructureCalibration
 from duoplda.model.occasions import independent_count
-from duoplda.trials.evidence import DiagonalEvidence, guessed_evidence, guessed_joins
+from duoplda.trials.evidence import DiagonalEvidence
 from duoplda.trials.identification import decide_together, identify_together
 from duoplda.trials.sides import Sides
 from duoplda.trials.structure import of_sides
@@ -158,7 +158,7 @@ def _ratios(heard: Sides, known: Sides, home: Ints, discount: Floats, people: In
     together = np.zeros((n, counts.shape[1])), np.zeros((n, gamma.shape[1]))
     for total, part in zip(together, (counts, gamma), strict=True):
         np.add.at(total, people, part)
-    return np.stack([_ratios_of(evidence, *enrolled, *side) for side in zip(*together, strict=True)])
+    return np.stack([evidence.ratios(*enrolled, *side, n_exact=EXACT_RATIOS) for side in zip(*together, strict=True)])
 
 
 def _weighted(evidence: DiagonalEvidence, sides: Sides, m: Floats) -> tuple[Floats, Floats]:
@@ -186,15 +186,3 @@ def _in_common(evidence: DiagonalEvidence, counts: Floats, gamma: Floats, home: 
     for row, f in enumerate(home.tolist()):
         shift[row] = np.tensordot(counts[row], evidence.G, axes=1) @ mean[f]
     return shift
-
-
-def _ratios_of(evidence: DiagonalEvidence, counts: Floats, gamma: Floats, n: Floats, g: Floats) -> Floats:
-    """(K,) ratios of all voices and a side with counts n (C,) and gamma g (ny,); those of the best voices are exact."""
-    lam = counts @ evidence.diagonals
-    ratios = guessed_joins(gamma, lam, g[None], n @ evidence.diagonals)[0] - guessed_evidence(gamma, lam)
-    ratios -= guessed_evidence(g, n @ evidence.diagonals)
-    if not evidence.is_diagonal:
-        best = np.argsort(-ratios, kind="stable")[:EXACT_RATIOS]
-        joined = evidence.exact(counts[best] + n, gamma[best] + g)
-        ratios[best] = joined - evidence.exact(counts[best], gamma[best]) - evidence.exact(n[None], g[None])
-    return ratios

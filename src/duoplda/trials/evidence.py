@@ -101,6 +101,21 @@ class DiagonalEvidence:
         index = np.tile(np.arange(n), k)
         return log_evidence(self.G, counts + counts_of_others, both, index).reshape(k, n)
 
+    def ratios(self, counts: Floats, gamma: Floats, count: Floats, g: Floats, n_exact: int) -> Floats:
+        """(n,) ln likelihood ratios of one set (C,), (ny,) and n others (n, C), (n, ny).
+
+        All are guessed, and the `n_exact` highest guesses are replaced by exact ratios.
+        """
+        lam = counts @ self.diagonals
+        lam_of_one = count @ self.diagonals
+        ratios = guessed_joins(gamma, lam, g[None], lam_of_one)[0] - guessed_evidence(gamma, lam)
+        ratios -= guessed_evidence(g, lam_of_one)
+        if not self.is_diagonal:  # otherwise the guesses are exact
+            best = np.argsort(-ratios, kind="stable")[:n_exact]
+            joined = self.exact(counts[best] + count, gamma[best] + g)
+            ratios[best] = joined - self.exact(counts[best], gamma[best]) - self.exact(count[None], g[None])
+        return ratios
+
 
 @reproducible()
 def guessed_joins(gamma: Array, lam: Array, others: Array, lam_of_others: Array) -> Array:
