@@ -8,7 +8,9 @@ collar of .25 s and without one, and in how many files the number of speakers is
 30, 60 and 120 s, and with a window every .5, .75 and 1.5 s; of whole files with VBx's start, and with cosines and
 average linkage alone, with the true number given, and as a stream (20 s late at most, or 10 s late with a memory of
 60 s) after all corrections; how many of the speakers are split when each is alone; and how many are named when half of
-the voices, drawn 40 times, are enrolled with six utterances each. Before that come two that need no model, on
+the voices, drawn 40 times, are enrolled with six utterances each: by all windows, by the means of turns, and by one
+mean of each speaker, which counts for one session or for ten; and, of windows and of one mean, if what the speakers of
+a file have in common is kept. Before that come two that need no model, on
 embeddings that are centred by file and of length one: average linkage of cosines, up to the threshold between two
 Gaussians; and spectral clustering whose numbers of neighbours and of speakers are those with the largest gap between
 eigenvalues (NME-SC; Park et al. 2020). For ES2005a it prints the DER without overlapped speech, with every constant of
@@ -155,8 +157,7 @@ def table(data: Conversations, chain: Backend) -> None:
     groups = data.alone()
     split = [len(diarize(chain, data.X[rows], data.segments[rows]).speaker.names) > 1 for rows in groups]
     print(f"  {'one speaker alone':24}{sum(split):6} of {len(groups)} are split")
-    named, wrong, strangers = naming(data, chain)
-    print(f"  {'known voices':24}{named:6.1f} % named right, {wrong:.1f} % wrong; of strangers {strangers:.1f} % named")
+    naming(data, chain)
 
 
 def streamed(data: Conversations, chain: Backend, **options: float) -> Turns:
@@ -174,33 +175,72 @@ def streamed(data: Conversations, chain: Backend, **options: float) -> Turns:
     return as_turns(s, speaker.astype(str))
 
 
-def naming(data: Conversations, chain: Backend, draws: int = 40) -> tuple[float, float, float]:
-    """Of the enrolled speakers of files: % named right and named wrong; and % of the others who are named."""
+def naming(data: Conversations, chain: Backend, draws: int = 40) -> None:
+    """Print how often enrolled speakers are named right, and wrong, and how often the others are named."""
     s = data.segments
-    turns = diarize(chain, data.X, s)
-    local = speakers_by_overlap(s, turns)
+    local = speakers_by_overlap(s, diarize(chain, data.X, s))
     true = speakers_by_overlap(s, data.truth)
-    ids = [name for name in s.ids.tolist() if name in local and name in true]
-    of = {name: row for row, name in enumerate(s.ids.tolist())}
-    people = [local[name][1] for name in ids]
-    heard = chain.plda_.enroll(chain.transform(data.X[[of[name] for name in ids]]), people)
-    who = []
-    for person in heard.ids.tolist():
-        names, n = np.unique([true[i][1] for i, p in zip(ids, people, strict=True) if p == person], return_counts=True)
-        who.append(names[n.argmax()])
-    everyone = chain.enroll(data.enrolled["embeddings"], data.enrolled["speaker"])
-    file = [person.rpartition("-")[0] for person in heard.ids.tolist()]
-    share = np.array([new_share(s.start[s.file.values == name], s.end[s.file.values == name]) for name in file])
+    row_of = {name: row for row, name in enumerate(s.ids.tolist())}
+    rows: dict[str, list[int]] = {}  # of each local speaker, in the order of time
+    who: dict[str, list[str]] = {}
+    for name in s.ids.tolist():
+        if name in local and name in true:
+            rows.setdefault(local[name][1], []).append(row_of[name])
+            who.setdefault(local[name][1], []).append(true[name][1])
+    truth = np.array([max(sorted({*names}), key=names.count) for names in who.values()])
+    share = new_share(s.start[s.file.codes == 0], s.end[s.file.codes == 0])
+    ways = {
+        "windows": (_windows, share, True),
+        "turns": (_turns, 1.0, True),
+        "one mean": (_mean, 1.0, True),
+        "one mean, 10": (_mean, 10.0, True),
+        "windows, room kept": (_windows, share, False),
+        "one mean, room kept": (_mean, 1.0, False),
+    }
     rng = np.random.default_rng(0)
+    voices = np.unique(data.enrolled["speaker"])
+    halves = [np.sort(rng.choice(voices, len(voices) // 2, replace=False)) for _ in range(draws)]
+    for way, (summed, discount, by_file) in ways.items():
+        X = {label: summed(data.X, np.array(r)) for label, r in rows.items()}
+        print(f"  {'names by ' + way:30}" + _named(data, chain, X, truth, halves, discount, by_file), flush=True)
+
+
+def _windows(X: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return X[rows]
+
+
+def _turns(X: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.stack([X[turn].mean(axis=0) for turn in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)])
+
+
+def _mean(X: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return X[rows].mean(axis=0)[None]
+
+
+def _named(
+    data: Conversations,
+    chain: Backend,
+    X: dict[str, np.ndarray],
+    truth: np.ndarray,
+    halves: list[np.ndarray],
+    discount: float,
+    by_file: bool,
+) -> str:
+    heard = chain.enroll(np.concatenate([*X.values()]), np.repeat([*X], [len(x) for x in X.values()]))
+    truth = dict(zip(X, truth.tolist(), strict=True))
+    true = np.array([truth[label] for label in heard.ids.tolist()])
+    file = [label.rpartition("-")[0] for label in heard.ids.tolist()] if by_file else None
+    everyone = chain.enroll(data.enrolled["embeddings"], data.enrolled["speaker"])
     counts = np.zeros(5)
-    for _ in range(draws):
-        half = everyone.select(np.sort(rng.choice(len(everyone), len(everyone) // 2, replace=False)))
-        found = known_voices(chain, heard, half, file, discount=share)
-        enrolled = np.isin(who, half.ids)
-        right = found.named & (found.voice == np.array(who))
+    for half in halves:
+        known = everyone.select(np.flatnonzero(np.isin(everyone.ids, half)))
+        found = known_voices(chain, heard, known, file, discount=discount)
+        enrolled = np.isin(true, half)
+        right = found.named & (found.voice == true)
         wrong = found.named & enrolled & ~right
         counts += [enrolled.sum(), right.sum(), wrong.sum(), (~enrolled).sum(), (found.named & ~enrolled).sum()]
-    return 100 * counts[1] / counts[0], 100 * counts[2] / counts[0], 100 * counts[4] / counts[3]
+    of_enrolled = f"{100 * counts[1] / counts[0]:6.1f} % named right, {100 * counts[2] / counts[0]:.1f} % wrong"
+    return f"{of_enrolled}; of strangers {100 * counts[4] / counts[3]:.1f} % named"
 
 
 def vbx_example(folder: Path) -> None:

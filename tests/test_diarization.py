@@ -559,11 +559,12 @@ def test_conversations_have_their_speakers():
 # -- known voices
 
 
+@pytest.mark.parametrize("N_heard", [1, 9])
 @pytest.mark.parametrize("kinds", [1, 2])
-def test_names_are_those_of_dense_gaussians(kinds):
+def test_names_are_those_of_dense_gaussians(kinds, N_heard):
     """Sets of N sessions count as m: the ratio of two sets is that of their means, with the noise of m sessions."""
     rng = np.random.default_rng(kinds)
-    d, N_enrolled, N_heard, rho = 4, 5, 9, 0.4
+    d, N_enrolled, rho = 4, 5, 0.4
     V, mu = rng.normal(size=(d, 3)), 5 + rng.normal(size=(kinds, d))
     W = np.array([np.diag(1.0 + rng.random(d)) for _ in range(kinds)])
     more = {"channels": np.arange(2), "channel_priors": [0.5, 0.5]} if kinds == 2 else {}
@@ -575,7 +576,7 @@ def test_names_are_those_of_dense_gaussians(kinds):
     known = chain.enroll(of_enrolled, ["ann", "bob"] * N_enrolled, None, kind(2 * N_enrolled))
     heard = chain.enroll(of_heard, ["f-1", "f-2"] * N_heard, None, kind(2 * N_heard))
     names = known_voices(chain, heard, known, None, discount=rho, prior=0.6)
-    counts = [n / (1 + (n - 1) * 0.2) for n in (N_enrolled, rho * N_heard)]
+    counts = [n / (1 + (n - 1) * 0.2) for n in (N_enrolled, max(rho * N_heard, 1))]  # who is heard counts 1 or more
     noise = [np.linalg.inv(W[0]) / m for m in counts]
     for s in range(2):
         ratio = []

@@ -99,7 +99,8 @@ def test_answers_are_those_of_the_library(running, client):
         answer = client.ask("POST", "/name_speakers", {"speakers": {k: v.tolist() for k, v in both.items()}}).content
         assert {k: v["name"] for k, v in answer["speakers"].items()} == {"A": "person 0", "B": "person 7"}
         assert answer["speakers"]["A"]["someone_else"] == pytest.approx(registry.name_speakers(both)["A"].someone_else)
-        same = {"speakers": {"A": running.tests[4][:1].tolist(), "B": running.tests[4][1:].tolist()}}
+        others = {str(i): running.tests[i].tolist() for i in (0, 2, 7)}  # of one speaker alone, all would be the room
+        same = {"speakers": {"A": running.tests[4][:1].tolist(), "B": running.tests[4][1:].tolist(), **others}}
         for once, number in (("true", 1), ("false", 2)):
             answer = client.ask("POST", "/name_speakers", same, once=once).content
             assert [v["name"] for v in answer["speakers"].values()].count("person 4") == number

@@ -16,6 +16,7 @@ pytest.importorskip("sqlalchemy")
 
 from duoplda import PLDA, Backend
 from duoplda.datasets import make_recordings
+from duoplda.diarization.known import voice_ratios
 from duoplda.errors import DuopldaError
 from duoplda.trials.identification import identify, identify_together
 from duoplda.voices import Costs, Registry
@@ -98,8 +99,9 @@ def test_answers_are_those_of_the_model_and_of_the_formula(registry, chain, peop
         one = registry.verify(name, rows, "one call")
         assert one.llr == pytest.approx(ratios[i, i], abs=1e-9)
         assert one.posterior == pytest.approx(1 / (1 + np.exp(-one.llr)))
+    windows = chain.enroll(np.concatenate([*left.values()]), np.repeat(np.arange(6), 2))  # sessions of their own
     together = registry.name_speakers(left, k=6)
-    expected = identify_together(ratios)
+    expected = identify_together(voice_ratios(chain, windows, enrolled, np.zeros(6)))
     for i, answer in enumerate(together.values()):
         posteriors = {c.name: c.posterior for c in answer.candidates}
         assert posteriors == pytest.approx(by_name(enrolled, expected.voices[i]), abs=1e-12)
@@ -120,16 +122,56 @@ def test_a_calibration_is_applied(registry, chain, people, tmp_path):
 
 
 def test_two_speakers_of_a_file_are_not_one_voice(registry, people):
-    X = enrol(registry, people)["person 3"][:1]
-    speakers = {"A": X, "B": X + 0.01}
+    left = enrol(registry, people)
+    X = left.pop("person 3")[:1]
+    speakers = {"A": X, "B": X + 0.01, **left}
     together = registry.name_speakers(speakers)
     assert sorted(str(a.name) for a in together.values()) != ["person 3", "person 3"]
     assert sum(a.candidates[0].posterior for a in together.values() if a.candidates[0].name == "person 3") <= 1
     apart = registry.name_speakers(speakers, once=False)
-    assert [a.name for a in apart.values()] == ["person 3", "person 3"]
-    for label, answer in apart.items():  # as if the other one had not been there
-        alone = registry.identify(speakers[label], label)
-        assert (answer.decision, answer.someone_else) == (alone.decision, pytest.approx(alone.someone_else))
+    assert [apart[label].name for label in "AB"] == ["person 3", "person 3"]
+
+
+def test_the_room_of_a_file_is_not_taken_for_a_voice(tmp_path):
+    """All speakers are moved towards a voice: enrolled ones are found, and the others are nobody."""
+    rng = np.random.default_rng(1)
+    V = 3 * rng.normal(size=(20, 20)) / 20**0.5
+    plda = PLDA.from_parameters(np.full(20, 5.0), V, None, np.eye(20))
+    centre = 5 + rng.normal(size=(6, 20)) @ V.T
+    names = [f"person {i}" for i in range(6)]
+    room = 0.6 * (centre[0] - 5)
+    heard = {name: c + room + rng.normal(size=(4, 20)) for name, c in zip(names, centre, strict=True)}
+    with Registry.create(tmp_path / "voices.db", plda) as registry:
+        registry.add_all({name: centre[i] + rng.normal(size=(6, 20)) for i, name in enumerate(names[:3])})
+        together = [answer.name for answer in registry.name_speakers(heard).values()]
+        alone = [registry.identify(X, "call").name for X in heard.values()]
+    assert together == [*names[:3], None, None, None]
+    assert alone != together  # one by one, the room is a part of each voice
+
+
+def test_what_recordings_of_a_file_count(registry, chain, people):
+    """Windows that overlap count less; a file is one session if the sessions of the model were files."""
+    left = enrol(registry, people)
+    repeated = {name: np.repeat(X, 5, axis=0) for name, X in left.items()}
+    once, discounted, counted = (
+        registry.name_speakers(X, discount=discount) for X, discount in ((left, 1.0), (repeated, 0.2), (repeated, 1.0))
+    )
+    someone_else = lambda answers: np.array([answer.someone_else for answer in answers.values()])  # noqa: E731
+    # The room is weighed by the mean session of both sides, which the copies change a little.
+    assert np.abs(someone_else(discounted) - someone_else(once)).max() < 0.05
+    assert np.abs(someone_else(counted) - someone_else(once)).max() > 0.1
+    one_session = registry.name_speakers(left, session=dict.fromkeys(left, "file"))
+    assert one_session != once
+    chain.provenance_["sessions_are"] = "files"
+    try:
+        assert registry.name_speakers(left) == one_session
+    finally:
+        del chain.provenance_["sessions_are"]
+
+
+def test_nobody_is_known(registry, people):
+    answers = registry.name_speakers({"A": people[0][:2], "B": people[0][-1]})
+    assert [(a.candidates, a.someone_else, a.name) for a in answers.values()] == [((), 1.0, None)] * 2
 
 
 def test_priors_by_name(registry, people):
@@ -244,6 +286,7 @@ def test_lists(registry, people):
         (lambda r, X: r.identify(X, known=2), "known=2"),
         (lambda r, X: r.verify("cid", X), "no voice 'cid'"),
         (lambda r, X: r.name_speakers({}), "nobody to name"),
+        (lambda r, X: r.name_speakers({"A": X}, discount=0.0), "discount=0.0 must be greater than 0"),
     ],
 )
 def test_mistakes_change_nothing(registry, people, call, words):

@@ -4,7 +4,7 @@ A local speaker s of a file is a side of trials with the sums (n, gamma) of N se
 enrolled voice is a side, too. The sessions of a side are not independent: beside the voice, all windows of one sitting
 share the part kappa of their noise. With the share rho of a window that is new, a side counts as
 
-    m = rho N / (1 + (rho N - 1) kappa) of its N sessions,    kappa = .2,
+    m = r / (1 + (r - 1) kappa) of its N sessions,    r = max(rho N, 1),    kappa = .2,
 
 so that n and gamma are multiplied by m / N. All speakers of a file also share its room and its line, which differ from
 those of the enrolment. The mean over the S speakers of a file comes from the room and the line, but in part from the S
@@ -109,24 +109,15 @@ def known_voices(
     >>> names.names(np.array(["f-1", "f-2"])).tolist()
     ['ann', 'f-2']
     """
-    chain.check_sides(heard, known)
     if not 0 < prior < 1:
         raise DuopldaError(f"known_prior={prior!r} must be a probability between 0 and 1")
-    n = len(heard)
-    people = np.arange(n) if person is None else np.asarray(person)
-    S = int(people.max()) + 1
+    ratios = voice_ratios(chain, heard, known, file, discount=discount, person=person)
+    S = len(ratios)
     voices = known.ids.astype(str)
     names = Names(voices, np.full(S, "", object), np.zeros(S), np.zeros(S, bool))
     if not len(voices):
         return names
-    home = np.arange(n) if file is None else lab.codes(file, "file", n)[1]
-    ratios = _ratios(heard, known, home, np.broadcast_to(discount, n), people, shared=file is not None)
-    if isinstance(chain.calibration_, StructureCalibration):
-        # The expected ratios of a person are the means over its local speakers, whose windows are not discounted here.
-        mean = np.equal.outer(np.arange(S), people) / np.bincount(people, minlength=S)[:, None]
-        ratios = chain.calibration_.transform(ratios, *(mean @ values for values in of_sides(heard, known)))
-    elif chain.calibration_ is not None:
-        ratios = to_numpy(chain.calibration_.apply(ratios))
+    home = np.arange(S) if file is None or person is not None else lab.codes(file, "file", S)[1]
     # With `apart`, people of one group cannot be the same voice: those of one file, or all whom linking kept apart.
     together = home if person is None else np.zeros(S, np.int64)
     for rows in _groups(together if apart else np.arange(S)):
@@ -145,20 +136,40 @@ def _groups(codes: Ints) -> list[Ints]:
     return np.split(order, np.cumsum(np.bincount(codes))[:-1])
 
 
-def _ratios(heard: Sides, known: Sides, home: Ints, discount: Floats, people: Ints, *, shared: bool) -> Floats:
-    """(people, K) ln likelihood ratios of people and voices, before calibration."""
+def voice_ratios(
+    chain: Backend,
+    heard: Sides,
+    known: Sides,
+    file: ArrayLike | None,
+    *,
+    discount: ArrayLike = 1.0,
+    person: ArrayLike | None = None,
+) -> Floats:
+    """(people, K) calibrated ln likelihood ratios of people and voices; the parameters are those of `known_voices`."""
+    chain.check_sides(heard, known)
+    n = len(heard)
+    people = np.arange(n) if person is None else np.asarray(person)
+    S = int(people.max()) + 1
     evidence = DiagonalEvidence.of(heard, known)
     enrolled = _weighted(evidence, known, independent_count(known.counts.sum(axis=1), KAPPA))
-    m = independent_count(discount * heard.counts.sum(axis=1), KAPPA)
-    if shared:
+    # Who is heard is heard in one independent window at least: less would find short turns like everybody.
+    m = independent_count(np.maximum(np.asarray(discount) * heard.counts.sum(axis=1), 1.0), KAPPA)
+    home = np.arange(n)
+    if file is not None:
+        home = lab.codes(file, "file", n)[1]
         m = np.where(np.bincount(home)[home] == 1, m / (1 + ROOM * m), m)
     counts, gamma = _weighted(evidence, heard, m)
     gamma = gamma - _in_common(evidence, counts, gamma, home)
-    n = people.max() + 1
-    together = np.zeros((n, counts.shape[1])), np.zeros((n, gamma.shape[1]))
+    together = np.zeros((S, counts.shape[1])), np.zeros((S, gamma.shape[1]))
     for total, part in zip(together, (counts, gamma), strict=True):
         np.add.at(total, people, part)
-    return np.stack([evidence.ratios(*enrolled, *side, n_exact=EXACT_RATIOS) for side in zip(*together, strict=True)])
+    sides = zip(*together, strict=True)
+    ratios = np.stack([evidence.ratios(*enrolled, *side, n_exact=EXACT_RATIOS) for side in sides])
+    if isinstance(chain.calibration_, StructureCalibration):
+        # The expected ratios of a person are the means over its local speakers, whose windows are not discounted here.
+        mean = np.equal.outer(np.arange(S), people) / np.bincount(people, minlength=S)[:, None]
+        return chain.calibration_.transform(ratios, *(mean @ values for values in of_sides(heard, known)))
+    return ratios if chain.calibration_ is None else to_numpy(chain.calibration_.apply(ratios))
 
 
 def _weighted(evidence: DiagonalEvidence, sides: Sides, m: Floats) -> tuple[Floats, Floats]:

@@ -22,6 +22,15 @@ from duoplda.trials.clustering import cluster
 SEGMENT_LEVELS = ("sessions", "recordings")  # what a segment of a file is in the terms of the training data
 
 
+def level_of_segments(chain: Backend) -> str:
+    """What a segment of a file is to a model, if nobody says: "sessions", or "recordings" if its sessions were files.
+
+    A model whose sessions were files in training knows how recordings of one file differ; to it, segments of a file are
+    recordings. A model whose sessions were utterances has never seen two segments of one session.
+    """
+    return "recordings" if chain.provenance_.get("sessions_are") == "files" else "sessions"
+
+
 def link_speakers(
     model: Backend | PLDA,
     Z: ArrayLike,

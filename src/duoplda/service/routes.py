@@ -30,6 +30,7 @@ Session = Annotated[str | None, Query(description="The session of all recordings
 Kind = Annotated[str | None, Query(description="The kind of channel of all recordings of the request.")]
 Cost = Annotated[float, Query(ge=0, le=1e9)]
 Known = Annotated[float, Query(description="The prior probability that it is one of the voices.")]
+Discount = Annotated[float, Query(gt=0, le=1e6, description="How much a recording counts, if one turn counts 1.")]
 
 
 @dataclass(frozen=True)
@@ -264,12 +265,13 @@ def name_speakers(
     body: Body,
     costs: Costing,
     known: Known = 0.5,
+    discount: Discount = 1.0,
     once: Annotated[bool, Query(description="Whether the speakers are different people.")] = True,
 ) -> dict[Literal["speakers"], dict[str, Identification]]:
     """Say who the speakers of one file are."""
     speakers = parts.reader.speakers(*body)
     with _audited(request, "name speakers", recordings=sum(map(len, speakers.values()))):
-        named = parts.registry.name_speakers(speakers, known=known, costs=costs, once=once)
+        named = parts.registry.name_speakers(speakers, known=known, costs=costs, discount=discount, once=once)
     for answer in named.values():
         parts.metrics.decisions.labels(answer.decision).inc()
     return {"speakers": named}

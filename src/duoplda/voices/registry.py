@@ -12,6 +12,8 @@ import sqlalchemy as sa
 from numpy.typing import ArrayLike, NDArray
 
 from duoplda.arrays import Device, on_device
+from duoplda.diarization.known import voice_ratios
+from duoplda.diarization.linking import level_of_segments
 from duoplda.errors import DuopldaError, MissingIds, some
 from duoplda.estimators import domain
 from duoplda.estimators.backend import Backend
@@ -362,7 +364,11 @@ class Registry:
         prior : name -> the prior probability of a voice; the other voices have equal parts of the rest of `known`
         costs : the costs of wrong decisions (see `Costs`)
         """
-        (answer,) = self._answers([Given.of(X, session, kind)], k, known, prior, costs)
+        _check_candidates(k)
+        tests = self._tests([Given.of(X, session, kind)])
+        with self._lock:
+            gallery = self._current()
+            (answer,) = self._answers(gallery, tests, gallery.ratios(tests, k), k, known, prior, costs)
         return answer
 
     def name_speakers(
@@ -375,21 +381,36 @@ class Registry:
         *,
         session: Mapping[str, Labels] | None = None,
         kind: Mapping[str, Labels] | None = None,
+        discount: float = 1.0,
         once: bool = True,
     ) -> dict[str, Identification]:
         """Say who the speakers of one file are. No two of them are the same voice, unless `once` is False.
 
+        What all speakers of the file have in common is taken for its room, and recordings of one file say less than as
+        many from different days, as in `duoplda.diarization.diarize` with known voices. If there is one speaker only,
+        voice and room cannot be told apart, and fewer names are given.
+
         Parameters
         ----------
-        speakers : label in the file -> the recordings (n, d) of a speaker, such as embeddings of the turns
+        speakers : label in the file -> the recordings (n, d) of a speaker, such as embeddings of turns or windows
         k, known, prior, costs : as for `identify`
-        session, kind : as for `add`, by label. Without sessions, all recordings of a speaker are of one session.
+        session, kind : as for `add`, by label. Without sessions, all recordings of a speaker are of one session if the
+            sessions of the model were files (`--sessions-are files`), and otherwise each is a session of its own.
+        discount : how much each recording counts, if one turn counts 1: hop / length for windows that overlap, and more
+            than 1 for the mean of much speech (10 was right for means of a speaker's whole speech of minutes)
         once : whether the speakers are different people, so that each voice can be only one of them
         """
-        parts = [
-            Given.of(X, (session or {}).get(label, label), (kind or {}).get(label)) for label, X in speakers.items()
-        ]
-        answers = self._answers(parts, k, known, prior, costs, apart=once)
+        _check_candidates(k)
+        if not 0 < discount < np.inf:
+            raise DuopldaError(f"discount={discount!r} must be greater than 0")
+        one_session = level_of_segments(self._model) == "recordings"
+        sessions = dict.fromkeys(speakers, "file") if session is None and one_session else session or {}
+        parts = [Given.of(X, sessions.get(label), (kind or {}).get(label)) for label, X in speakers.items()]
+        tests = self._tests(parts)
+        with self._lock:
+            gallery = self._current()
+            ratios = voice_ratios(self._model, tests, gallery.sides, np.zeros(len(tests)), discount=discount)
+            answers = self._answers(gallery, tests, ratios, k, known, prior, costs, apart=once)
         return dict(zip(speakers, answers, strict=True))
 
     def verify(
@@ -418,22 +439,18 @@ class Registry:
 
     def _answers(
         self,
-        parts: Sequence[Given],
+        gallery: Gallery,
+        tests: Sides,
+        ratios: NDArray[np.float64],
         k: int,
         known: float,
         prior: Mapping[str, float] | None,
         costs: Costs,
         apart: bool = False,
     ) -> list[Identification]:
-        """The answers for several people; with `apart` they are different people, so no two are the same voice."""
-        if k < 1:
-            raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
-        tests = self._tests(parts)
-        with self._lock:
-            gallery = self._current()
-            names = gallery.names
-            priors = None if prior is None else _priors(prior, gallery, known)
-            ratios = gallery.ratios(tests, k)
+        """The answers for several people, by their ratios (n, voices); with `apart` no two are the same voice."""
+        names = gallery.names
+        priors = None if prior is None else _priors(prior, gallery, known)
         if apart:
             probabilities = identify_together(ratios, known, priors)
             decisions = decide_together(probabilities, costs)
@@ -591,6 +608,11 @@ class Registry:
         self._version = int(registry.version)
         self._gallery = gallery
         return gallery
+
+
+def _check_candidates(k: int) -> None:
+    if k < 1:
+        raise DuopldaError(f"k={k!r} must be a whole number from 1 on")
 
 
 def _priors(prior: Mapping[str, float], gallery: Gallery, known: float) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from duoplda.arrays import on_device
 from duoplda.data import Recordings
+from duoplda.diarization.linking import level_of_segments
 from duoplda.errors import DomainWarning, MissingIds
 from duoplda.estimators.backend import Backend
 from duoplda.io import (
@@ -157,17 +158,12 @@ def labels_by_id(sessions: PathLike | None, channels: PathLike | None, columns: 
 
 
 def segment_level(segments_are: str | None, chain: Any, note: Note) -> str:
-    """Whether a model is to take segments as "sessions" or as "recordings"; unless given, `sessions_are` decides.
-
-    A model whose sessions were files in training knows how recordings of one file differ; to it, segments of a file are
-    recordings. A model whose sessions were utterances has never seen two segments of one session.
-    """
+    """Whether a model is to take segments as "sessions" or as "recordings"; unless given, the model decides."""
     if segments_are is not None:
         return segments_are
-    kept = chain.provenance_.get("sessions_are")
-    if kept is None and chain.plda_.session_loadings_.shape[1]:
+    if chain.provenance_.get("sessions_are") is None and chain.plda_.session_loadings_.shape[1]:
         note("segments are taken for sessions; if sessions were whole files in training: --segments-are recordings")
-    return "recordings" if kept == "files" else "sessions"
+    return level_of_segments(chain)
 
 
 def known_speakers(
