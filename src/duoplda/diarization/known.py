@@ -163,8 +163,7 @@ def voice_ratios(
     together = np.zeros((S, counts.shape[1])), np.zeros((S, gamma.shape[1]))
     for total, part in zip(together, (counts, gamma), strict=True):
         np.add.at(total, people, part)
-    sides = zip(*together, strict=True)
-    ratios = np.stack([evidence.ratios(*enrolled, *side, n_exact=EXACT_RATIOS) for side in sides])
+    ratios = evidence.ratios(*enrolled, *together, EXACT_RATIOS)
     if isinstance(chain.calibration_, StructureCalibration):
         # The expected ratios of a person are the means over its local speakers, whose windows are not discounted here.
         mean = np.equal.outer(np.arange(S), people) / np.bincount(people, minlength=S)[:, None]

@@ -101,19 +101,30 @@ class DiagonalEvidence:
         index = np.tile(np.arange(n), k)
         return log_evidence(self.G, counts + counts_of_others, both, index).reshape(k, n)
 
-    def ratios(self, counts: Floats, gamma: Floats, count: Floats, g: Floats, n_exact: int) -> Floats:
-        """(n,) ln likelihood ratios of one set (C,), (ny,) and n others (n, C), (n, ny).
+    @reproducible()
+    def ratios(self, counts: Floats, gamma: Floats, counts_of_others: Floats, others: Floats, n_exact: int) -> Floats:
+        """(k, n) ln likelihood ratios of k sets (k, C), (k, ny) and n sets (n, C), (n, ny).
 
-        All are guessed, and the `n_exact` highest guesses are replaced by exact ratios.
+        All are guessed, and for each of the k the `n_exact` highest guesses are replaced by exact ratios.
         """
-        lam = counts @ self.diagonals
-        lam_of_one = count @ self.diagonals
-        ratios = guessed_joins(gamma, lam, g[None], lam_of_one)[0] - guessed_evidence(gamma, lam)
-        ratios -= guessed_evidence(g, lam_of_one)
-        if not self.is_diagonal:  # otherwise the guesses are exact
-            best = np.argsort(-ratios, kind="stable")[:n_exact]
-            joined = self.exact(counts[best] + count, gamma[best] + g)
-            ratios[best] = joined - self.exact(counts[best], gamma[best]) - self.exact(count[None], g[None])
+        squares = gamma * gamma
+        patterns, pattern = np.unique(counts, axis=0, return_inverse=True)  # sets with the same counts share lambda
+        lam = patterns @ self.diagonals
+        precision = 1 + lam
+        alone = np.einsum("nd,nd->n", squares, (1 / precision)[pattern]) - np.log(precision).sum(axis=1)[pattern]
+        ratios = np.empty((len(others), len(gamma)))
+        for row, (count, g) in enumerate(zip(counts_of_others, others, strict=True)):
+            lam_of_one = count @ self.diagonals
+            precision = 1 + lam + lam_of_one
+            D = (1 / precision)[pattern]
+            joined = np.einsum("nd,nd->n", squares, D) + 2 * np.einsum("nd,nd,d->n", gamma, D, g) + (D @ (g * g))
+            joined -= np.log(precision).sum(axis=1)[pattern]
+            ratios[row] = (joined - alone) / 2 - guessed_evidence(g, lam_of_one)
+            if not self.is_diagonal:  # otherwise the guesses are exact
+                best = np.argsort(-ratios[row], kind="stable")[:n_exact]
+                together = self.exact(counts[best] + count, gamma[best] + g)
+                apart = self.exact(counts[best], gamma[best]) + self.exact(count[None], g[None])
+                ratios[row, best] = together - apart
         return ratios
 
 
