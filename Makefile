@@ -8,8 +8,9 @@ INSTALL := bin/python -m pip --disable-pip-version-check install --quiet
 TORCH   ?= torch==2.13.0
 BUILD   ?= build==1.6.1 twine==7.0.0
 JOBS    ?= 2
-# One thread in each process: the tests' problems are small (tests of threads set their own number).
-pytest   = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist loadfile
+# One thread in each process: the tests' problems are small (tests of threads set their own number). Bytecode is written
+# even where the environment forbids it: without it, each process that a test starts would compile the package again.
+pytest   = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(1)/bin/python -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: demo serve-demo test lint mutants bench bench-peers browser test-lowest test-torch test-package docs test-docs clean
 

@@ -262,8 +262,9 @@ def high_dimensions() -> Iterator[Row]:
 
 def auto_shrinkage() -> Iterator[Row]:
     """What held-out speakers choose costs a few fits: no more for more recordings, as many on all threads."""
+    d = smaller(96, 12)
     for recordings in (2, 8):
-        sizes = {"n_dimensions": 96, "n_speaker_factors": 48, "n_session_factors": 96}
+        sizes = {"n_dimensions": d, "n_speaker_factors": d // 2, "n_session_factors": d}
         data = make_recordings(smaller(300, 40), (2, 6), recordings, seed=0, **sizes)
         stats = Statistics.from_arrays(data.X, data.speaker, data.session, n_folds=5)
         size = f"d=96, 300 speakers, {len(data.X)} recordings"

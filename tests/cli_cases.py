@@ -34,6 +34,8 @@ def lines(path):
 
 def done(*arguments, **more):
     result = duoplda(*arguments, **more)
+    if result.exit_code != 0 and not isinstance(result.exception, SystemExit):
+        raise result.exception  # it is not in the output
     assert result.exit_code == 0, result.output
     return result
 

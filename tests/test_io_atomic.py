@@ -195,7 +195,7 @@ def test_a_killed_process_leaves_nothing_under_the_final_name(tmp_path: Path) ->
         "import sys, time, numpy as np; from duoplda.io import write_embeddings\n"
         "def parts():\n"
         "    yield np.array(['a']), np.ones((1, 3))\n"
-        "    print('half', flush=True); time.sleep(60)\n"
+        "    print('half', flush=True); time.sleep(300)\n"
         "write_embeddings(sys.argv[1], parts())\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, tmp_path / "x.ark"], stdout=subprocess.PIPE) as p:
@@ -219,7 +219,7 @@ ENDED = """if True:
     def parts():
         yield np.array(["a"]), np.ones((1, 3))
         print("half", flush=True)
-        time.sleep(60)
+        time.sleep(300)
 
     def write():
         write_embeddings(sys.argv[1], parts(), force=True)

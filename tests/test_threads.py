@@ -34,7 +34,7 @@ def test_results_come_in_the_order_of_the_items(four):
 
     def work(i):
         if i == 0:
-            assert later.wait(60)
+            assert later.wait(300)
         later.set()
         return i, threading.get_ident(), allowed()
 

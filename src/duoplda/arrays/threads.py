@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache
 from threading import RLock, local
@@ -107,24 +107,26 @@ def in_order(
     >>> list(in_order(lambda n: n * n, [3, 1, 2], flops=1e12))
     [9, 1, 4]
     """
-    kept = local()
-
-    def work(item: Any) -> Any:
-        with one_blas_thread() if threads > 1 else nullcontext():
-            if scratch is None:
-                return function(item)
-            if not hasattr(kept, "scratch"):
-                kept.scratch = scratch()
-            return function(item, kept.scratch)
-
     with reproducible():
         worth_threads = flops >= 1e8  # less takes some milliseconds, about as long as a pool of threads to start
         threads = blas.allowed if worth_threads and not _cores_in_use.get() else 1
         if isinstance(items, Sized) and len(items) < 2:
             threads = 1
         if threads == 1:
-            yield from map(work, items)
+            own = () if scratch is None else (scratch(),)
+            for item in items:
+                yield function(item, *own)
             return
+        kept = local()
+
+        def work(item: Any) -> Any:
+            with one_blas_thread():
+                if scratch is None:
+                    return function(item)
+                if not hasattr(kept, "scratch"):
+                    kept.scratch = scratch()
+                return function(item, kept.scratch)
+
         coming: deque[Future[Any]] = deque()
         with ThreadPoolExecutor(threads) as pool:
             try:

@@ -301,9 +301,10 @@ def pool(bins: Tally) -> Tally:
 
 def cross_entropy(s: Floats, y: Booleans, w: Floats, log_odds: float = 0.0) -> float:
     """The empirical cross-entropy of checked trials at these prior log odds, in bits; at even odds it is Cllr."""
-    cost = np.logaddexp(0.0, np.where(y, -s - log_odds, s + log_odds))
+    of_targets = np.logaddexp(0.0, -s[y] - log_odds)
+    of_nontargets = np.logaddexp(0.0, s[~y] + log_odds)
     p = 1 / (1 + np.exp(-log_odds))
-    nats = p * np.average(cost[y], weights=w[y]) + (1 - p) * np.average(cost[~y], weights=w[~y])
+    nats = p * np.average(of_targets, weights=w[y]) + (1 - p) * np.average(of_nontargets, weights=w[~y])
     return float(nats / np.log(2))
 
 

@@ -20,7 +20,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
 from duoplda.arrays import reproducible, segment_sums
@@ -112,6 +111,8 @@ def _start(X: NDArray[np.float64], labels: Labels, several: NDArray[np.bool_], K
     r = r @ (T[:, keep] / np.sqrt(s[keep]))  # white on the whole
     d = r.shape[1]
     if start == "means":
+        from sklearn.cluster import KMeans  # loading it takes a tenth of the time of importing duoplda
+
         # Directions in which recordings of a session differ more than sessions do: were all alike on the whole, those
         # in which the means of kinds lie apart would be no longer than any other.
         centred = (means - means.mean(axis=0)) @ (T[:, keep] / np.sqrt(s[keep]))
