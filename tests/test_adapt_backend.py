@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from dask_cases import cluster_in_threads
 from duoplda import PLDA, Backend, DomainWarning, DuopldaError, Recordings, Statistics, metrics
 from duoplda.data.labels import folds as folds_of
 from duoplda.data.recordings import Relabelled
@@ -464,17 +463,19 @@ def test_chunks_give_the_same(well, cleared):
         assert_same(well.adapt(Recordings.from_chunks(chunks, *labels)), cleared(known))
 
 
-def test_a_cluster_gives_the_same(well, cleared):
+def test_a_cluster_of_processes_gives_the_same(well, cleared):
     """Shards cut through sessions; clusters of sessions are made of what the workers sum up."""
     pytest.importorskip("distributed")
     from dask import delayed
+    from distributed import Client, LocalCluster
 
     from duoplda.engines import dask as engine
 
     X, speaker, session = clear()
     size = len(X) // 3
     assert len(set(session[:size]) & set(session[size:])) > 3  # sessions are cut
-    with cluster_in_threads(1) as client:
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster, set_as_default=False) as client:
 
         def shards(**columns):
             chunks = [

@@ -11,7 +11,6 @@ from scipy.special import expit, logit
 from threadpoolctl import threadpool_limits
 
 import oracle
-from dask_cases import cluster_in_threads
 from duoplda import PLDA, Backend, DuopldaError, Statistics
 from duoplda.data import labels as lab
 from duoplda.datasets import make_recordings
@@ -664,10 +663,12 @@ def write_labels_without_channels(folder):
 
 def test_a_cluster(data, folder, fitted):
     pytest.importorskip("distributed")
+    from distributed import Client, LocalCluster
 
     from duoplda.engines import dask as engine
 
-    with cluster_in_threads(2) as client:
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster, set_as_default=False) as client:
         there = engine.recordings(folder / "arks", read_labels(folder / "labels.csv"), client=client)
         assert_same_choice(PLDA(shrinkage="auto").fit(there), fitted)
         assert_same_choice(Backend().fit(there).plda_, Backend().fit(*data).plda_)

@@ -13,7 +13,6 @@ import pytest
 from sklearn.base import clone
 
 from cli_cases import done, duoplda, lines, make_folder, scoring
-from dask_cases import cluster_in_threads
 from duoplda import PLDA, Backend, DomainWarning, DuopldaError, Recordings, enroll_recordings, score
 from duoplda.datasets import make_recordings
 from duoplda.diarization import Segments, diarize
@@ -507,12 +506,14 @@ def test_tensors_are_summed_up_where_they_are(chain):
 
 def test_a_cluster_sees_what_one_machine_sees(tmp_path, chain):
     pytest.importorskip("distributed")
+    from distributed import Client, LocalCluster
 
     from duoplda.engines import dask as engine
 
     for i, rows in enumerate(np.array_split(np.arange(N), 3)):
         write_embeddings(tmp_path / f"x.{i}.ark", IDS[rows], X[rows] + 1)
-    with cluster_in_threads(1) as client:
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
+    with LocalCluster(**options, silence_logs=50) as cluster, Client(cluster, set_as_default=False) as client:
         data = engine.recordings(tmp_path / "x.*.ark", client=client)
         models = enroll_recordings(chain, data, TEST.speaker, IDS)
         np.testing.assert_allclose(models.seen.sum, domain.see(chain, X + 1).sum, rtol=1e-9, atol=1e-9)
