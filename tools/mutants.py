@@ -394,11 +394,25 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "speakers get new numbers whenever the last minutes are looked at",
         "diarization/online.py",
-        "numbers[here[same]] = before[same]",
+        "numbers[current[matched]] = earlier[matched]",
         "pass",
         "tests/test_online.py -k those_of_the_file",
     ),
+    Mutant(
+        "a speaker of one short turn counts for less than a window",
+        "diarization/known.py",
+        "np.maximum(np.asarray(discount) * heard.counts.sum(axis=1), 1.0)",
+        "np.asarray(discount) * heard.counts.sum(axis=1)",
+        "tests/test_diarization.py -k dense_gaussians",
+    ),
     # -- voices
+    Mutant(
+        "the room of a file is a part of each voice",
+        "voices/registry.py",
+        "gallery.sides, np.zeros(len(tests)), discount",
+        "gallery.sides, None, discount",
+        "tests/test_voices.py -k room",
+    ),
     Mutant(
         "parts of a session that is joined are two sessions",
         "voices/sums.py",
