@@ -176,7 +176,7 @@ def main() -> None:
             report_of(results[COPIES.index(5)], report)
             case_of_the_gallery(case)
             turns_of_a_meeting(turns)
-            photographed(report, folder, {f"report-{scheme}.webp": scheme for scheme in SCHEMES})
+            photographed(report, folder, {f"report-{scheme}.webp": scheme for scheme in SCHEMES}, scale=0.875)
             photographed(case, folder, {"case.webp": "light"}, scale=0.75)
             photographed(turns, folder, {"turns.webp": "light"}, scale=0.8, section="timelines")
     else:
