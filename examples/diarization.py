@@ -7,14 +7,14 @@ diarization/vbx. For each model (two-source PLDA; with kinds of channels; the pr
 collar of .25 s and without one, and in how many files the number of speakers is right: of whole files, of their first
 30, 60 and 120 s, and with a window every .5, .75 and 1.5 s; of whole files with VBx's start, and with cosines and
 average linkage alone, with the true number given, and as a stream (20 s late at most, or 10 s late with a memory of
-60 s) after all corrections; how many of the speakers are split when each is alone; and how many are named when half of
-the voices, drawn 40 times, are enrolled with six utterances each: by all windows, by the means of turns, and by one
-mean of each speaker, which counts for one session or for ten; and, of windows and of one mean, if what the speakers of
-a file have in common is kept. Before that come two that need no model, on
-embeddings that are centred by file and of length one: average linkage of cosines, up to the threshold between two
-Gaussians; and spectral clustering whose numbers of neighbours and of speakers are those with the largest gap between
-eigenvalues (NME-SC; Park et al. 2020). For ES2005a it prints the DER without overlapped speech, with every constant of
-the HMM 25 % lower and higher, too.
+60 s) after all corrections; how alike neighbouring windows are, and how many of the speakers are split when each is alone;
+and how many are named when half of the voices, drawn 40 times, are enrolled with six utterances each: by all windows,
+by the means of turns, and by one mean of each speaker, which counts for one session or for ten; and, of windows and of
+one mean, if what the speakers of a file have in common is kept. Before that come two that need no model, on embeddings
+that are centred by file and of length one: average linkage of cosines, up to the threshold between two Gaussians; and
+spectral clustering whose numbers of neighbours and of speakers are those with the largest gap between eigenvalues
+(NME-SC; Park et al. 2020). For ES2005a it prints the DER without overlapped speech, with every constant of the HMM 25 %
+lower and higher, too.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from duoplda.diarization.diarizer import constants_of
 from duoplda.diarization.known import known_voices
 from duoplda.diarization.local_speakers import speakers_by_overlap
 from duoplda.diarization.online import final_labels
+from duoplda.diarization.windows import correlation_of_neighbours
 from duoplda.io import Coded, read_embeddings, read_model
 
 COLLAR = 0.25
@@ -154,10 +155,27 @@ def table(data: Conversations, chain: Backend) -> None:
         parts.append(diarize(chain, data.X[rows], data.segments[rows], n_speakers=speakers(data.truth, file)))
     columns = ([np.asarray(getattr(part, name)) for part in parts] for name in ("file", "start", "duration", "speaker"))
     data.show("the true number given", Turns.of(*map(np.concatenate, columns)))
+    neighbours(data, chain)
     groups = data.alone()
     split = [len(diarize(chain, data.X[rows], data.segments[rows]).speaker.names) > 1 for rows in groups]
     print(f"  {'one speaker alone':24}{sum(split):6} of {len(groups)} are split")
     naming(data, chain)
+
+
+def neighbours(data: Conversations, chain: Backend) -> None:
+    """Print how alike neighbouring windows are: in files, of speakers alone, and if their vectors are shuffled."""
+    s = data.segments
+    rng = np.random.default_rng(0)
+    files = [np.flatnonzero(s.file.codes == k) for k in range(len(s.file.names))]
+    cases = {f"every {every / 4:g} s": [rows[::every] for rows in files] for every in (1, 2, 3)}
+    Z = np.asarray(chain.transform(data.X))
+    for name, groups in (cases | {"alone": data.alone()}).items():
+        given, shuffled = (
+            [correlation_of_neighbours(Z[order(rows)], s.start[rows], s.end[rows])[0] for rows in groups]
+            for order in (np.asarray, rng.permutation)
+        )
+        ranges = (f"{min(values):.2f} to {max(values):.2f}" for values in (given, shuffled))
+        print(f"  {'neighbours, ' + name:30}correlation {next(ranges)}; shuffled {next(ranges)}", flush=True)
 
 
 def streamed(data: Conversations, chain: Backend, **options: float) -> Turns:

@@ -556,6 +556,36 @@ def test_conversations_have_their_speakers():
     assert der(found, reference, collar=0.25).rate < 0.025
 
 
+# -- embeddings of other windows
+
+
+def talk_of_two(n, seed=0, d=12):
+    """A model, and n windows of four steps of noise each; the voice changes every 40 windows."""
+    rng = np.random.default_rng(seed)
+    plda = PLDA.from_parameters(np.full(d, 3.0), 2 * np.eye(d), None, np.eye(d))
+    steps = rng.normal(size=(n + 3, d))
+    noise = sum(steps[k : n + k] for k in range(4)) / 2
+    begin = 0.5 * np.arange(n)
+    segments = Segments(np.arange(n).astype(str), Coded.of(["f"] * n), begin, begin + 2.0)
+    return plda, 3 + 2 * rng.normal(size=(2, d))[np.arange(n) // 40 % 2] + noise, segments
+
+
+@pytest.mark.parametrize("n", [50, 400])
+def test_embeddings_in_another_order_are_noticed(n):
+    plda, X, segments = talk_of_two(n)
+    diarize(plda, X, segments)  # warnings are errors
+    shuffled = X[np.random.default_rng(1).permutation(n)]
+    with pytest.warns(UserWarning, match=r"file f: neighbouring windows share 75 % of their time, but .* hardly alike"):
+        diarize(plda, shuffled, segments)
+
+
+def test_few_windows_allow_no_statement_on_their_order():
+    plda, X, segments = talk_of_two(12)
+    diarize(plda, X[np.random.default_rng(1).permutation(12)], segments)
+    apart = Segments(segments.ids, segments.file, 4 * segments.start, 4 * segments.start + 2.0)
+    diarize(plda, X, apart)
+
+
 # -- known voices
 
 

@@ -18,7 +18,7 @@ evidence and for the prior. Unless the user sets this share, it follows from the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from duoplda.diarization.vbhmm import Diarized, Floats, Ints, latent, smoothed, 
 from duoplda.diarization.windows import (
     Diarization,
     OnMissing,
+    correlation_of_neighbours,
     embeddings_of,
     new_share,
     rows_by_file,
@@ -440,6 +441,19 @@ class _LocalSpeakers:
         return known_voices(chain, heard, known, file, discount=[shares[name] for name in file.tolist()], **options)
 
 
+def _doubts(labelled: Labelled, Z: Floats, start: Floats, end: Floats, most_speakers: float) -> Iterator[str]:
+    """What a user should check of a file."""
+    if labelled.first >= 4 and labelled.labels.max() == 0 and most_speakers > 1:
+        remedy = "if there are more, give their number, and check that the model is for these embeddings"
+        yield f"{labelled.first} first speakers became one; {remedy}"
+    correlation, overlap, deviation = correlation_of_neighbours(Z, start, end)
+    # A quarter of what is to be expected is far below all real files; few windows allow no statement.
+    if correlation < overlap / 4 and overlap / 4 > 4 * deviation:
+        cause = f"neighbouring windows share {100 * overlap:.0f} % of their time, but their embeddings are hardly alike"
+        remedy = "are the embeddings those of these windows, in the same order, and is there speech?"
+        yield f"{cause} (correlation {correlation:.2f}); {remedy}"
+
+
 def _in_files(
     chain: Backend,
     diarizer: Diarizer,
@@ -463,11 +477,9 @@ def _in_files(
         rho[rows] = diarizer.share(*times)
         if told is not None:
             told(file, labelled)
+        for doubt in _doubts(labelled, Z[rows], *times, diarizer.limits[1]):
+            warnings.warn(f"file {printable(file)}: {doubt}", UserWarning, stacklevel=3)
         n = int(labelled.labels.max()) + 1
-        if labelled.first >= 4 and n == 1 and diarizer.limits[1] > 1:
-            cause = f"file {printable(file)}: {labelled.first} first speakers became one"
-            remedy = "if there are more, give their number, and check that the model is for these embeddings"
-            warnings.warn(f"{cause}; {remedy}", UserWarning, stacklevel=3)
         speaker[rows] = len(cast) + labelled.labels
         posteriors[file] = len(cast) + np.arange(n), labelled.posterior
         cast += [f"{file}-{k + 1}" for k in range(n)]

@@ -69,6 +69,40 @@ def new_share(start: ArrayLike, end: ArrayLike) -> float:
     return float(np.clip(end - np.maximum(start, covered_until), 0, None).sum() / (end - start).sum())
 
 
+def correlation_of_neighbours(rows: Floats, start: Floats, end: Floats) -> tuple[float, float, float]:
+    """How much alike the vectors of neighbouring windows are that overlap by half or more.
+
+    Windows that share a part of their time share about the same part of all that varies in a file: the speaker, the
+    words and the noise. `examples/diarization.py` prints the correlation for real conversations and speakers alone. In
+    a wrong order it is near 0.
+
+    Parameters
+    ----------
+    rows : (T, d) the vectors of a file's windows, in the order of time
+    start, end : (T,) of the windows, in seconds
+
+    Returns
+    -------
+    the correlation about the mean of the file; the share of time that such neighbours have in common; and the standard
+    deviation of the correlation if windows were independent. All are NaN if no neighbours overlap by half or more.
+
+    >>> shared, start = np.random.default_rng(0).normal(size=(101, 20)), np.arange(100.0)
+    >>> [round(value, 2) for value in correlation_of_neighbours(shared[1:] + shared[:-1], start, start + 2)]
+    [0.49, 0.5, 0.02]
+    """
+    length = end - start
+    overlap = np.maximum(end[:-1] - start[1:], 0.0) / np.minimum(length[:-1], length[1:])
+    first = np.flatnonzero(overlap >= 0.5)
+    centred = rows - rows.mean(axis=0)
+    variance = (centred * centred).mean(axis=0)
+    if not len(first) or not variance.any():
+        return np.nan, np.nan, np.nan
+    covariance = (centred[first] * centred[first + 1]).mean(axis=0)
+    n_directions = variance.sum() ** 2 / (variance**2).sum()  # as many as if all varied alike
+    deviation = 1 / np.sqrt(len(first) * n_directions)
+    return float(covariance.sum() / variance.sum()), float(overlap[first].mean()), float(deviation)
+
+
 def runs(start: Floats, end: Floats, size: int) -> Ints:
     """(T,) the run of each window, 0, 1, ...
 
