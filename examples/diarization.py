@@ -3,18 +3,18 @@
     python examples/diarization.py DATA_FOLDER [--system two kinds vbx]
 
 DATA_FOLDER has so762_campp_train.npz, on which the models are trained, and the folders diarization/conversations and
-diarization/vbx. For each model (two-source PLDA; with kinds of channels; the preset vbx) it prints the DER in % with a
-collar of .25 s and without one, and in how many files the number of speakers is right: of whole files, of their first
-30, 60 and 120 s, and with a window every .5, .75 and 1.5 s; of whole files with VBx's start, and with cosines and
-average linkage alone, with the true number given, and as a stream (20 s late at most, or 10 s late with a memory of
-60 s) after all corrections; how alike neighbouring windows are, and how many of the speakers are split when each is
-alone; and how many are named when half of the voices, drawn 40 times, are enrolled with six utterances each: by all
-windows, by the means of turns, and by one mean of each speaker, which counts for one session or for ten; and, of windows and of
-one mean, if what the speakers of a file have in common is kept. Before that come two that need no model, on embeddings
-that are centred by file and of length one: average linkage of cosines, up to the threshold between two Gaussians; and
-spectral clustering whose numbers of neighbours and of speakers are those with the largest gap between eigenvalues
-(NME-SC; Park et al. 2020). For ES2005a it prints the DER without overlapped speech, with every constant of the HMM 25 %
-lower and higher, too.
+diarization/vbx. For each model (two-source PLDA; with kinds of channels; the preset vbx) it prints the DER in % with
+a collar of .25 s and without one, and in how many files the number of speakers is right: of whole files, of their
+first 30, 60 and 120 s, and with a window every .5, .75 and 1.5 s; of whole files with VBx's start, and with cosines
+and average linkage alone, with the true number given, and as a stream (20 s late at most, or 10 s late with a memory
+of 60 s) after all corrections; how alike neighbouring windows are, and how many of the speakers are split when each
+is alone; and how many are named when half of the voices, drawn 40 times, are enrolled with six utterances each: by
+all windows, by the means of turns, and by one mean of each speaker, which counts for one session or for ten; and, of
+windows and of one mean, if what the speakers of a file have in common is kept. Before that come two that need no
+model, on embeddings that are centred by file and of length one: average linkage of cosines, up to the threshold
+between two Gaussians; and spectral clustering whose numbers of neighbours and of speakers are those with the largest
+gap between eigenvalues (NME-SC; Park et al. 2020). For ES2005a it prints the DER without overlapped speech, with
+every constant of the HMM 25 % lower and higher, too.
 """
 
 from __future__ import annotations
