@@ -94,13 +94,13 @@ def correlation_of_neighbours(rows: Floats, start: Floats, end: Floats) -> tuple
     overlap = np.maximum(end[:-1] - start[1:], 0.0) / np.minimum(length[:-1], length[1:])
     first = np.flatnonzero(overlap >= 0.5)
     centred = rows - rows.mean(axis=0)
-    variance = (centred * centred).mean(axis=0)
+    variance = np.einsum("td,td->d", centred, centred) / len(rows)  # without a copy of a long file
     if not len(first) or not variance.any():
         return np.nan, np.nan, np.nan
-    covariance = (centred[first] * centred[first + 1]).mean(axis=0)
+    covariance = np.einsum("td,td->t", centred[:-1], centred[1:])[first].mean()
     n_directions = variance.sum() ** 2 / (variance**2).sum()  # as many as if all varied alike
     deviation = 1 / np.sqrt(len(first) * n_directions)
-    return float(covariance.sum() / variance.sum()), float(overlap[first].mean()), float(deviation)
+    return float(covariance / variance.sum()), float(overlap[first].mean()), float(deviation)
 
 
 def runs(start: Floats, end: Floats, size: int) -> Ints:
