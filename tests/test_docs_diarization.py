@@ -88,7 +88,7 @@ def fake(monkeypatch, name, **contents):
     vars(module).update(contents)
 
 
-def test_code(folder, monkeypatch):
+def test_code(folder, monkeypatch, request):
     pandas = pytest.importorskip("pandas")
     blocks = code(PAGE)
     assert run(blocks[0])["turns"].duration.sum() == pytest.approx(54)
@@ -96,6 +96,7 @@ def test_code(folder, monkeypatch):
     add = ["voices", "add", "--registry", "voices.db", "--model", "model.safetensors", "--embeddings", "enrol.scp"]
     done(*add, "--enroll", "enroll", "--quiet")
     names = run(blocks[1])
+    request.addfinalizer(names["registry"].close)
     means = [folder.of_person[k, 6:].mean(axis=0) for k in range(3)]
 
     labels = [f"SPEAKER_{k:02}" for k in range(4)]
