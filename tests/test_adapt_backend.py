@@ -1,5 +1,6 @@
 """Whole adaptations, by labels, by sessions or by nothing: what comes back, what is refused, and what it is worth."""
 
+import copy
 import json
 import pickle
 import warnings
@@ -127,7 +128,7 @@ def cllr(model, *given):
 
 def raw(model):
     """The same without a calibration."""
-    bare = pickle.loads(pickle.dumps(model))  # of our own making
+    bare = copy.deepcopy(model)
     bare.calibration_ = None
     return bare
 

@@ -274,7 +274,7 @@ def test_a_damaged_heap_of_strings_neither_hangs_nor_crashes(tmp_path: Path) -> 
         f["ids"] = ["a", "b", "c"]
     data = bytearray((tmp_path / "x.h5").read_bytes())
     heap = data.find(b"GCOL")
-    for at, value in ((16, b"\0" * 16), (0, b"XXXX"), (8, b"\xff" * 8), (24, b"\xff" * 8), (16, b"\7")):
+    for at, value in ((16, b"\0" * 16), (0, b"HEAP"), (8, b"\xff" * 8), (24, b"\xff" * 8), (16, b"\7")):
         damaged = data.copy()
         damaged[heap + at : heap + at + len(value)] = value
         (tmp_path / "x.h5").write_bytes(damaged)

@@ -113,9 +113,9 @@ def in_order(
         if isinstance(items, Sized) and len(items) < 2:
             threads = 1
         if threads == 1:
-            own = () if scratch is None else (scratch(),)
+            working_memory = () if scratch is None else (scratch(),)
             for item in items:
-                yield function(item, *own)
+                yield function(item, *working_memory)
             return
         kept = local()
 

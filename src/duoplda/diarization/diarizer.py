@@ -341,7 +341,8 @@ def diarize(
     assigned to one speaker, so that the second speaker of overlapped speech is missed unless `overlap` says where two
     people speak. Expect errors in the first half minute of a file, and with windows that are far apart: people who say
     little are then missed. Windows that are far from the training data give a `DomainWarning` (see
-    `duoplda.estimators.domain`). The embeddings of all segments are held in memory.
+    `duoplda.estimators.domain`), and windows that overlap and are hardly alike a `UserWarning`: they may be in another
+    order than the segments. The embeddings of all segments are held in memory.
 
     Parameters
     ----------

@@ -117,10 +117,13 @@ def known_voices(
     names = Names(voices, np.full(S, "", object), np.zeros(S), np.zeros(S, bool))
     if not len(voices):
         return names
-    home = np.arange(S) if file is None or person is not None else lab.codes(file, "file", S)[1]
-    # With `apart`, people of one group cannot be the same voice: those of one file, or all whom linking kept apart.
-    together = home if person is None else np.zeros(S, np.int64)
-    for rows in _groups(together if apart else np.arange(S)):
+    # People of one group cannot be the same voice: with `apart` those of one file, or all whom linking kept apart.
+    group = np.arange(S)
+    if apart and person is not None:
+        group = np.zeros(S, np.int64)
+    elif apart and file is not None:
+        group = lab.codes(file, "file", S)[1]
+    for rows in _groups(group):
         probabilities = identify_together(ratios[rows], prior)  # for one person, the same as `identify`
         for row, posterior, decision in zip(rows, probabilities.voices, decide_together(probabilities), strict=True):
             best = int(posterior.argmax()) if decision.voice is None else decision.voice

@@ -107,19 +107,13 @@ class DiagonalEvidence:
 
         All are guessed, and for each of the k the `n_exact` highest guesses are replaced by exact ratios.
         """
-        squares = gamma * gamma
-        patterns, pattern = np.unique(counts, axis=0, return_inverse=True)  # sets with the same counts share lambda
-        lam = patterns @ self.diagonals
-        precision = 1 + lam
-        alone = np.einsum("nd,nd->n", squares, (1 / precision)[pattern]) - np.log(precision).sum(axis=1)[pattern]
+        lam = counts @ self.diagonals
+        alone = guessed_evidence(gamma, lam)
         ratios = np.empty((len(others), len(gamma)))
         for row, (count, g) in enumerate(zip(counts_of_others, others, strict=True)):
             lam_of_one = count @ self.diagonals
-            precision = 1 + lam + lam_of_one
-            D = (1 / precision)[pattern]
-            joined = np.einsum("nd,nd->n", squares, D) + 2 * np.einsum("nd,nd,d->n", gamma, D, g) + (D @ (g * g))
-            joined -= np.log(precision).sum(axis=1)[pattern]
-            ratios[row] = (joined - alone) / 2 - guessed_evidence(g, lam_of_one)
+            joined = guessed_joins(gamma, lam, g[None], lam_of_one)[0]
+            ratios[row] = joined - alone - guessed_evidence(g, lam_of_one)
             if not self.is_diagonal:  # otherwise the guesses are exact
                 best = np.argsort(-ratios[row], kind="stable")[:n_exact]
                 together = self.exact(counts[best] + count, gamma[best] + g)

@@ -403,9 +403,9 @@ class Registry:
         _check_candidates(k)
         if not 0 < discount < np.inf:
             raise DuopldaError(f"discount={discount!r} must be greater than 0")
-        one_session = level_of_segments(self._model) == "recordings"
-        sessions = dict.fromkeys(speakers, "file") if session is None and one_session else session or {}
-        parts = [Given.of(X, sessions.get(label), (kind or {}).get(label)) for label, X in speakers.items()]
+        if session is None and level_of_segments(self._model) == "recordings":
+            session = dict.fromkeys(speakers, "file")
+        parts = [Given.of(X, (session or {}).get(label), (kind or {}).get(label)) for label, X in speakers.items()]
         tests = self._tests(parts)
         with self._lock:
             gallery = self._current()
